@@ -1,0 +1,14 @@
+"""From a step program to its eligibility-trace graph."""
+
+from foretrace.compiler.graph import ETraceGraph as ETraceGraph
+from foretrace.compiler.graph import compile_program as compile_program
+from foretrace.compiler.groups import HiddenGroup as HiddenGroup
+from foretrace.compiler.history import HistoryKind as HistoryKind
+from foretrace.compiler.history import Parameter as Parameter
+from foretrace.compiler.occurrences import Occurrence as Occurrence
+from foretrace.compiler.occurrences import OccurrenceKind as OccurrenceKind
+from foretrace.compiler.patterns import Patterns as Patterns
+from foretrace.compiler.patterns import analyse as analyse
+from foretrace.compiler.perturbation import HiddenPerturbation as HiddenPerturbation
+from foretrace.compiler.relations import HiddenParamOpRelation as HiddenParamOpRelation
+from foretrace.compiler.report import CompilationReport as CompilationReport

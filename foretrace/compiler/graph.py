@@ -1,0 +1,283 @@
+"""The eligibility-trace graph: everything the compiler found about a step program.
+
+`compile_program` is the compiler's one entry. It classifies values, finds occurrences, runs the pattern analysis once
+with states and `y`s as sources, and reads groups, relations and histories off the patterns. All orders follow the
+program's own order, so the same model gives the same graph in every run.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from foretrace._jax import Jaxpr, Var
+from foretrace.compiler import rules as _rules  # noqa: F401  (registers the rules)
+from foretrace.compiler.drawing import draw_graph
+from foretrace.compiler.groups import HiddenGroup, find_groups
+from foretrace.compiler.history import Parameter, find_parameters
+from foretrace.compiler.occurrences import Occurrence, OccurrenceKind, find_occurrences, has_marks
+from foretrace.compiler.patterns import Patterns, analyse
+from foretrace.compiler.perturbation import HiddenPerturbation, add_perturbation
+from foretrace.compiler.relations import HiddenParamOpRelation, Reach, find_reach, make_relation
+from foretrace.compiler.report import CompilationReport
+from foretrace.compiler.substeps import split_loops
+from foretrace.compiler.values import classify
+from foretrace.program import to_code
+from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
+from foretrace.program.records import StepProgram, path_name
+
+Discover = Literal["auto", "marked", "all"]
+
+
+class ModelInfo(Protocol):
+    """What a frontend knows about the model behind a program."""
+
+    @property
+    def program(self) -> StepProgram: ...
+
+    def with_program(self, program: StepProgram) -> Any:
+        """The same model, told by an equivalent program."""
+
+
+@dataclass(frozen=True)
+class ETraceGraph:
+    """Where each parameter of a model enters its dynamics, and which positions of which states it reaches.
+
+    Attributes:
+        module_info: What the frontend knows about the model.
+        hidden_groups: States that depend on one another position by position.
+        hid_path_to_group: The group of each state.
+        hidden_param_op_relations: Occurrences that reach a state along direct paths.
+        hidden_perturb: The step with a perturbation on every new state, if asked for.
+        diagnostics: What was decided, and why.
+        program: The step program that the graph speaks of, with loops split into sub-steps.
+        parameters: What the history of each parameter keeps.
+        occurrences: Every place where parameters meet data.
+        patterns: The direct dependency patterns.
+        analysis_seconds: How long the analysis took.
+    """
+
+    module_info: Any
+    hidden_groups: tuple[HiddenGroup, ...]
+    hid_path_to_group: dict[Path, HiddenGroup]
+    hidden_param_op_relations: tuple[HiddenParamOpRelation, ...]
+    hidden_perturb: HiddenPerturbation | None
+    diagnostics: tuple[CompilationRecord, ...]
+    program: StepProgram = field(repr=False)
+    parameters: tuple[Parameter, ...]
+    occurrences: tuple[Occurrence, ...] = field(repr=False)
+    patterns: Patterns = field(repr=False)
+    analysis_seconds: float
+
+    def explain(
+        self,
+        level: int = 1,
+        *,
+        weight_path: Path | None = None,
+        hidden_path: Path | None = None,
+        kind: DiagnosticKind | None = None,
+    ) -> CompilationReport:
+        """A report for people, which is also the sequence of diagnostics that fit the filters.
+
+        Args:
+            level: 0 for a summary, 1 for the table of parameters, 2 for groups and warnings, 3 for everything.
+            weight_path: Only what concerns this parameter.
+            hidden_path: Only what concerns this state.
+            kind: Only diagnostics of this kind.
+
+        Returns:
+            The report; print it.
+        """
+        return CompilationReport(self, level, weight_path, hidden_path, kind)
+
+    def to_code(self) -> str:
+        """The step as readable Python."""
+        return to_code(self.program)
+
+    def show_graph(self, path: Any = None) -> Any:
+        """Draws groups, weights and paths.
+
+        Args:
+            path: A file to write (`.svg`, `.png`, `.pdf`); None to get the figure.
+
+        Returns:
+            The matplotlib figure.
+        """
+        return draw_graph(self, path)
+
+    def call_hidden_perturb(
+        self, args: Any, perturb_data: Sequence[Any], old_state_vals: Sequence[Any] | None = None
+    ) -> tuple[Any, dict[Path, Any], dict[Path, Any], dict[Var, Any]]:
+        """Runs the model for one step with perturbed new states.
+
+        Args:
+            args: The model's inputs, as a tuple.
+            perturb_data: One perturbation for each state, as `hidden_perturb.init_perturb_data()` gives them.
+            old_state_vals: Values of the states before the step; the model's own where None.
+
+        Returns:
+            Output, new hidden values, new values of other states, and temporaries, as `ModuleInfo.jaxpr_call`.
+        """
+        if self.hidden_perturb is None:
+            raise ValueError("The graph has no perturbation: compile it with include_hidden_perturb=True.")
+        info = self.module_info
+        params, hidden, other = info.flatten_states(old_state_vals)
+        flat = self.hidden_perturb.eval_jaxpr([*params, *hidden, *other, *info.flatten_inputs(*args)], perturb_data)
+        return info.unflatten_step(flat)
+
+    def dict(self) -> dict[str, Any]:
+        """The attributes by name."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def compile_program(
+    info: ModelInfo,
+    *,
+    hidden_states: Sequence[Any] | None = None,
+    param_states: Sequence[Any] | None = None,
+    discover: Discover = "auto",
+    include_hidden_perturb: bool = True,
+) -> ETraceGraph:
+    """Compiles a step program to its eligibility-trace graph.
+
+    Args:
+        info: What a frontend made of the model; its `program` is compiled.
+        hidden_states: The states as the model's library has them; by default their leaves.
+        param_states: The parameters likewise.
+        discover: `'marked'` traces marked operators alone, `'all'` plain ones too, `'auto'` marked ones where the
+            model marks any and all where it marks none.
+        include_hidden_perturb: Whether to make the perturbed step.
+
+    Returns:
+        The graph.
+    """
+    if discover not in ("auto", "marked", "all"):
+        raise ValueError(f"`discover` is 'auto', 'marked' or 'all', not {discover!r}.")
+    start = time.perf_counter()
+    program = split_loops(info.program)
+    states = program.hidden if hidden_states is None else hidden_states
+    weights = program.params if param_states is None else param_states
+    values = classify(program)
+    everything = discover == "all" or (discover == "auto" and not has_marks(program))
+    occurrences = find_occurrences(program, values, discover=everything)
+    sources = dict.fromkeys([*program.hidden_invars, *program.hidden_outvars, *(o.y_var for o in occurrences)])
+    patterns = analyse(values.data_jaxpr, list(sources), consts=program.consts)
+    groups, group_records = find_groups(program, values.data_jaxpr, patterns, states)
+    relations = _relations(occurrences, groups, program, values.data_jaxpr, patterns, weights)
+    parameters = find_parameters(program, occurrences, relations, patterns)
+    records = (*program.diagnostics, *group_records, *_records(program, parameters, patterns))
+    return ETraceGraph(
+        module_info=info if program is info.program else info.with_program(program),
+        hidden_groups=groups,
+        hid_path_to_group={path: group for group in groups for path in group.hidden_paths},
+        hidden_param_op_relations=relations,
+        hidden_perturb=add_perturbation(program, states) if include_hidden_perturb else None,
+        diagnostics=records,
+        program=program,
+        parameters=parameters,
+        occurrences=occurrences,
+        patterns=patterns,
+        analysis_seconds=time.perf_counter() - start,
+    )
+
+
+def _relations(
+    occurrences: Sequence[Occurrence],
+    groups: Sequence[HiddenGroup],
+    program: StepProgram,
+    jaxpr: Jaxpr,
+    patterns: Patterns,
+    param_states: Sequence[Any],
+) -> tuple[HiddenParamOpRelation, ...]:
+    relations = []
+    for occurrence in occurrences:
+        if not occurrence.traced:
+            continue
+        reached: list[tuple[HiddenGroup, Reach]] = []
+        for group in groups:
+            if any(not patterns.of(out, occurrence.y_var).is_empty for out in group.hidden_outvars):
+                reach = find_reach(group, occurrence.y_var, patterns)
+                reached += [] if reach is None else [(group, reach)]
+        if reached:
+            relations.append(make_relation(occurrence, reached, program, jaxpr, patterns, param_states))
+    return tuple(relations)
+
+
+def _records(program: StepProgram, parameters: Sequence[Parameter], patterns: Patterns) -> list[CompilationRecord]:
+    return [
+        *(_unknown(name) for name in dict.fromkeys(eqn.primitive.name for eqn in patterns.unknown)),
+        *(record for parameter in parameters for record in _parameter_records(parameter, patterns, program)),
+    ]
+
+
+def _unknown(name: str) -> CompilationRecord:
+    text = (
+        f"Primitive `{name}` has no rule: it counts as mixing everything, so no history passes through it. "
+        "Write it with JAX's own primitives, or mark the operator with foretrace.register_primitive."
+    )
+    return CompilationRecord(DiagnosticKind.PRIMITIVE_UNKNOWN, DiagnosticLevel.WARNING, text, primitive=name)
+
+
+def _parameter_records(parameter: Parameter, patterns: Patterns, program: StepProgram) -> list[CompilationRecord]:
+    related = {id(relation.occurrence): relation for relation in parameter.relations}
+    if not parameter.occurrences:
+        text = f"Parameter `{parameter.name}` meets no data in this step: its gradient is zero."
+        return [_about(parameter, DiagnosticKind.PARAMETER_UNUSED, DiagnosticLevel.WARNING, text)]
+    records = []
+    for occurrence in parameter.occurrences:
+        relation = related.get(id(occurrence))
+        if relation is None:
+            records.append(_excluded(parameter, occurrence, patterns, program))
+            continue
+        text = f"`{parameter.name}` reaches {_paths(relation.connected_hidden_paths)} by `{occurrence.primitive.name}`."
+        records.append(_about(parameter, DiagnosticKind.RELATION_INCLUDED, DiagnosticLevel.INFO, text, relation))
+        if "mixed" in relation.path_classification.values():
+            text = f"`{parameter.name}` also reaches its states through mixing; that part carries no history."
+            records.append(
+                _about(parameter, DiagnosticKind.RELATION_PARTIAL_PATH, DiagnosticLevel.INFO, text, relation)
+            )
+    return records
+
+
+def _excluded(
+    parameter: Parameter, occurrence: Occurrence, patterns: Patterns, program: StepProgram
+) -> CompilationRecord:
+    outs = program.hidden_outvars
+    name, operator, y_var = parameter.name, occurrence.primitive.name, occurrence.y_var
+    keeps = "It keeps its exact in-step gradient."
+    if not any(patterns.reaches(y_var, out) for out in outs):
+        kind, level = DiagnosticKind.RELATION_EXCLUDED_NON_TEMPORAL, DiagnosticLevel.INFO
+        text = f"`{name}` reaches no state by `{operator}`: it needs no history there."
+    elif occurrence.is_loop:
+        kind, level = DiagnosticKind.RELATION_PARTIAL_PATH, DiagnosticLevel.INFO
+        text = f"`{name}` also acts from one sub-step of a loop to the next through mixing. {keeps}"
+    elif occurrence.kind is OccurrenceKind.OPAQUE:
+        kind, level = DiagnosticKind.RELATION_EXCLUDED_NONLINEAR, DiagnosticLevel.WARNING
+        text = f"`{name}` enters `{operator}`, which is neither linear in it nor elementwise. {keeps}"
+    elif not occurrence.traced:
+        kind, level = DiagnosticKind.RELATION_EXCLUDED_UNMARKED, DiagnosticLevel.WARNING
+        text = f"`{name}` enters by a plain `{operator}` in a model that marks other operators. {keeps}"
+    elif any(patterns.reaches_directly(y_var, out) for out in outs):
+        kind, level = DiagnosticKind.RELATION_EXCLUDED_SHAPE_MISMATCH, DiagnosticLevel.WARNING
+        text = f"An element of `{name}` in `{operator}` reaches too many positions of a state at once. {keeps}"
+    else:
+        kind, level = DiagnosticKind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT, DiagnosticLevel.WARNING
+        text = f"`{name}` in `{operator}` reaches states only through another weight or mixing. {keeps}"
+    return _about(parameter, kind, level, text, operator=operator)
+
+
+def _about(
+    parameter: Parameter,
+    kind: DiagnosticKind,
+    level: DiagnosticLevel,
+    text: str,
+    relation: HiddenParamOpRelation | None = None,
+    operator: str | None = None,
+) -> CompilationRecord:
+    hidden = () if relation is None else relation.connected_hidden_paths
+    operator = operator if relation is None else relation.primitive.name
+    return CompilationRecord(kind, level, text, operator, parameter.path, hidden)
+
+
+def _paths(paths: Sequence[Path]) -> str:
+    return ", ".join(f"`{path_name(path)}`" for path in paths)

@@ -1,0 +1,154 @@
+"""What the history of each parameter keeps, and why.
+
+D-RTRL carries credit back in time along direct paths. For a parameter it keeps
+
+- *all*, if every path from its occurrences to a later loss is direct, so that the gradient equals BPTT's;
+- *direct* paths only, if there is a trace but some path runs through a mixing equation or another group;
+- *in-step* only, if no occurrence has a trace although it reaches a state;
+- *none-needed*, if it reaches no state, as a readout: its in-step gradient is the whole gradient.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from foretrace._jax import Var
+from foretrace.compiler.groups import HiddenGroup
+from foretrace.compiler.occurrences import Occurrence, OccurrenceKind
+from foretrace.compiler.patterns import Patterns
+from foretrace.compiler.positions import TransitionKind
+from foretrace.compiler.relations import HiddenParamOpRelation
+from foretrace.program.diagnostics import Path
+from foretrace.program.records import StepProgram, path_name
+
+
+class HistoryKind(enum.StrEnum):
+    """What credit for earlier steps keeps."""
+
+    ALL = "all"
+    DIRECT = "direct"
+    IN_STEP = "in-step"
+    NONE_NEEDED = "none-needed"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What was found about one parameter.
+
+    Attributes:
+        index: Its place among the program's parameters.
+        path: Its path in the model.
+        history: What its history keeps.
+        reasons: Why no more than that, one sentence each.
+        occurrences: Where it enters.
+        relations: The traced ones that reach a state directly.
+    """
+
+    index: int
+    path: Path
+    history: HistoryKind
+    reasons: tuple[str, ...]
+    occurrences: tuple[Occurrence, ...] = field(repr=False)
+    relations: tuple[HiddenParamOpRelation, ...] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return path_name(self.path)
+
+
+def find_parameters(
+    program: StepProgram,
+    occurrences: Sequence[Occurrence],
+    relations: Sequence[HiddenParamOpRelation],
+    patterns: Patterns,
+) -> tuple[Parameter, ...]:
+    """Says of every parameter, in the program's order, what its history keeps and why."""
+    related = {id(relation.occurrence): relation for relation in relations}
+    parameters = []
+    for index, leaf in enumerate(program.params):
+        own = [o for o in occurrences if index in o.parameters]
+        relevant = [o for o in own if any(patterns.reaches(o.y_var, out) for out in program.hidden_outvars)]
+        traced = [related[id(o)] for o in relevant if id(o) in related]
+        reasons = tuple(dict.fromkeys(r for o in relevant for r in _losses(o, related.get(id(o)), program, patterns)))
+        history = _history(relevant, traced, reasons)
+        parameters.append(Parameter(index, leaf.path, history, reasons, tuple(own), tuple(traced)))
+    return tuple(parameters)
+
+
+def _history(
+    relevant: Sequence[Occurrence], traced: Sequence[HiddenParamOpRelation], reasons: Sequence[str]
+) -> HistoryKind:
+    if not relevant:
+        return HistoryKind.NONE_NEEDED
+    if not traced:
+        return HistoryKind.IN_STEP
+    return HistoryKind.DIRECT if reasons else HistoryKind.ALL
+
+
+def _losses(
+    occurrence: Occurrence,
+    relation: HiddenParamOpRelation | None,
+    program: StepProgram,
+    patterns: Patterns,
+) -> list[str]:
+    """The paths of one occurrence that carry no history, one sentence each."""
+    if relation is None:
+        return [_untraced(occurrence, program, patterns)]
+    y_var, kept = occurrence.y_var, {out for group in relation.hidden_groups for out in group.hidden_outvars}
+    losses = []
+    for leaf, out in zip(program.hidden, program.hidden_outvars, strict=True):
+        if patterns.reaches_through_mixing(y_var, out):
+            losses.append(f"reaches {_names([leaf.path])} through mixing")
+        elif out not in kept and patterns.reaches_directly(y_var, out):
+            losses.append(f"reaches too many positions of {_names([leaf.path])}")
+    for group in relation.hidden_groups:
+        losses += _leaks(group, _touched(group, y_var, patterns), program, patterns)
+    return losses
+
+
+def _touched(group: HiddenGroup, y_var: Var, patterns: Patterns) -> set[int]:
+    """The states of a group that `y` reaches, now or in later steps."""
+    states = list(zip(group.hidden_invars, group.hidden_outvars, strict=True))
+    touched = {k for k, (_, new) in enumerate(states) if patterns.reaches_directly(y_var, new)}
+    while True:
+        more = {k for k, (_, new) in enumerate(states) for j in touched if patterns.reaches_directly(states[j][0], new)}
+        if more <= touched:
+            return touched
+        touched |= more
+
+
+def _untraced(occurrence: Occurrence, program: StepProgram, patterns: Patterns) -> str:
+    if occurrence.is_loop:
+        return "acts from one sub-step of a loop to the next through mixing"
+    if occurrence.kind is OccurrenceKind.OPAQUE:
+        return f"enters `{occurrence.primitive.name}`, which is neither linear in it nor elementwise"
+    if not occurrence.traced:
+        return "enters through a plain operator of a model that marks others"
+    if any(patterns.reaches_directly(occurrence.y_var, out) for out in program.hidden_outvars):
+        return "reaches too many positions at once"
+    return "reaches a state only through mixing"
+
+
+def _leaks(group: HiddenGroup, touched: set[int], program: StepProgram, patterns: Patterns) -> list[str]:
+    """The paths by which the past of some states reaches the future outside their group's direct transition."""
+    own = set(group.hidden_outvars)
+    losses = []
+    for path, old in ((group.hidden_paths[k], group.hidden_invars[k]) for k in sorted(touched)):
+        for leaf, out in zip(program.hidden, program.hidden_outvars, strict=True):
+            if patterns.reaches_through_mixing(old, out):
+                losses.append(_leak(path, leaf.path, out in own))
+            elif out not in own and patterns.reaches_directly(old, out):
+                losses.append(f"{_names([path])} passes on to {_names([leaf.path])}, a group of another shape")
+    if group.positions.kind is TransitionKind.COLLAPSED:
+        losses.append(f"elements of {_names(group.hidden_paths)} reach several positions")
+    return losses
+
+
+def _leak(old: Path, new: Path, inside: bool) -> str:
+    if inside:
+        return f"{_names([old])} feeds back to {_names([new])} through mixing"
+    return f"{_names([old])} passes on to {_names([new])} through mixing"
+
+
+def _names(paths: Sequence[Path]) -> str:
+    return ", ".join(f"`{path_name(path)}`" for path in paths)

@@ -1,0 +1,176 @@
+"""Occurrences: the places where a value made of parameters alone meets data.
+
+Each is *linear*, `y = A(x) w`, or *elementwise*, where `y` is `w` itself, or *opaque*: the parameter enters an
+equation that neither is linear in it nor passes it on element by element, so that no trace can be kept for it.
+
+Where a model marks operators, the marked ones are traced and a plain `x @ w` stays untraced; where it marks none,
+they are all found among plain JAX equations. Untraced ones are recorded too: their parameters still get the exact
+in-step gradient, and the report says so.
+"""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+from foretrace._jax import JaxprEqn, Literal, Primitive, Var, is_float
+from foretrace.compiler.patterns import structure_of
+from foretrace.compiler.structure import Known
+from foretrace.compiler.values import Made, Values
+from foretrace.ops import ETPPrimitive, is_etp_primitive
+from foretrace.program.records import StepProgram
+
+
+class OccurrenceKind(enum.StrEnum):
+    """How a parameter enters."""
+
+    LINEAR = "linear"
+    ELEMENTWISE = "elementwise"
+    OPAQUE = "opaque"
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One value made of parameters alone, as an occurrence uses it.
+
+    Attributes:
+        name: Its role in the operator.
+        index: Its place among the equation's inputs.
+        var: The variable.
+        parameters: Indices of the program's parameters that it is made of.
+    """
+
+    name: str
+    index: int
+    var: Var
+    parameters: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """One place where parameters meet data.
+
+    Attributes:
+        kind: Linear, elementwise or opaque.
+        primitive: The marked operator, or else the primitive of the equation where they meet.
+        eqn: The equation where they meet. For an elementwise occurrence, the first that uses the value.
+        weights: The values made of parameters.
+        x_var: What a linear operator multiplies; None where there is no such operand.
+        y_var: The operator's output; for an elementwise occurrence, the value itself.
+        marked: The user marked it.
+        traced: An eligibility trace is to be kept for it where it reaches a state.
+    """
+
+    kind: OccurrenceKind
+    primitive: Primitive
+    eqn: JaxprEqn
+    weights: tuple[Weight, ...]
+    x_var: Var | None
+    y_var: Var
+    marked: bool
+    traced: bool
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether a loop with mixing in its body uses the value."""
+        return self.kind is OccurrenceKind.OPAQUE and self.eqn.primitive.name == "scan"
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        """Indices of the program's parameters that enter here."""
+        return tuple(sorted({i for weight in self.weights for i in weight.parameters}))
+
+
+LINEAR_OPERANDS = {"dot_general": (0, 1), "conv_general_dilated": (1, 0), "gather": (0, 1)}
+"""Plain primitives that are linear in a weight: the operands that may be the weight; the other one is `x`."""
+
+
+def has_marks(program: StepProgram) -> bool:
+    """Whether the model marks any operator."""
+    return any(is_etp_primitive(eqn.primitive) for eqn in program.jaxpr.eqns)
+
+
+def find_occurrences(program: StepProgram, values: Values, *, discover: bool) -> tuple[Occurrence, ...]:
+    """Finds every occurrence, in the order of the equations.
+
+    Args:
+        program: The step program.
+        values: What its values are made of.
+        discover: Whether plain equations are traced as well as marked ones.
+
+    Returns:
+        The occurrences, one for each linear or opaque equation and one for each value that enters elementwise.
+    """
+    known = Known(values.data_jaxpr, program.consts)
+    found: list[Occurrence] = []
+    seen: set[Var] = set()
+    for eqn in values.data_jaxpr.eqns:
+        for occurrence in _at(eqn, values, known, discover):
+            if occurrence.kind is OccurrenceKind.ELEMENTWISE:
+                if occurrence.y_var in seen:
+                    continue
+                seen.add(occurrence.y_var)
+            found.append(occurrence)
+    return tuple(found)
+
+
+def _at(eqn: JaxprEqn, values: Values, known: Known, discover: bool) -> Iterator[Occurrence]:
+    candidates = [i for i, atom in enumerate(eqn.invars) if values.of(atom) is Made.PARAMETERS and is_float(atom.aval)]
+    if not candidates:
+        return
+    if is_etp_primitive(eqn.primitive):
+        yield from _marked(eqn, values, candidates)
+        return
+    structure = structure_of(eqn, known)
+    for i in candidates:
+        edges = [locals_[i] for locals_ in structure if i in locals_]
+        if not edges:
+            continue
+        if _is_linear(eqn, i, values):
+            x_var = _variable(eqn.invars[1 - i])
+            yield _one(eqn, OccurrenceKind.LINEAR, i, values, x_var, eqn.outvars[0], discover)
+        elif any(edge.mixing for edge in edges):
+            yield _one(eqn, OccurrenceKind.OPAQUE, i, values, None, eqn.invars[i], False)
+        else:
+            yield _one(eqn, OccurrenceKind.ELEMENTWISE, i, values, None, eqn.invars[i], discover)
+
+
+def _marked(eqn: JaxprEqn, values: Values, candidates: list[int]) -> Iterator[Occurrence]:
+    primitive = cast(ETPPrimitive, eqn.primitive)
+    trainable = primitive.trainable_invars(eqn.params)
+    weights = tuple(_weight(name, i, eqn, values) for name, i in trainable.items() if i in candidates)
+    rest = [i for i in candidates if i not in trainable.values()]
+    if weights:
+        x_index = primitive.x_invar_index
+        x_var = None if x_index is None else _variable(eqn.invars[x_index])
+        y_var = eqn.outvars[primitive.y_outvar_index]
+        yield Occurrence(OccurrenceKind.LINEAR, primitive, eqn, weights, x_var, y_var, marked=True, traced=True)
+    for i in rest:
+        yield _one(eqn, OccurrenceKind.OPAQUE, i, values, None, eqn.invars[i], False)
+
+
+def _is_linear(eqn: JaxprEqn, operand: int, values: Values) -> bool:
+    allowed = LINEAR_OPERANDS.get(eqn.primitive.name)
+    if allowed is None:
+        return False
+    if eqn.primitive.name == "dot_general":
+        return values.of(eqn.invars[1 - operand]) is not Made.PARAMETERS
+    return operand == allowed[0]
+
+
+def _one(
+    eqn: JaxprEqn, kind: OccurrenceKind, index: int, values: Values, x_var: Var | None, y_var: Var, traced: bool
+) -> Occurrence:
+    weight = _weight("weight", index, eqn, values)
+    mark = values.marks.get(weight.var)
+    traced = kind is not OccurrenceKind.OPAQUE and (traced or mark is not None)
+    return Occurrence(kind, mark or eqn.primitive, eqn, (weight,), x_var, y_var, mark is not None, traced)
+
+
+def _weight(name: str, index: int, eqn: JaxprEqn, values: Values) -> Weight:
+    var = eqn.invars[index]
+    return Weight(name, index, var, tuple(sorted(values.parameters[var])))
+
+
+def _variable(atom: object) -> Var | None:
+    return None if isinstance(atom, Literal) else atom

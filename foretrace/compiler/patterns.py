@@ -1,0 +1,133 @@
+"""Dependency patterns: which elements of a variable depend on which elements of the sources, by derivative.
+
+The pass runs once forward over a jaxpr. Each variable gets, per source, a block (rows: its elements, columns: the
+source's; see `blocks.py`), composed of the local structures of the equations on the way. With `cut=True` no path runs
+through a mixing equation, and what is left are the *direct* dependencies. Beside the patterns it keeps, for every
+variable, which sources reach it at all: along direct paths, and along paths with mixing on the way.
+
+An unknown primitive mixes everything, which is safe: a pattern always contains the structure of the derivative.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_float
+from foretrace.compiler import blocks
+from foretrace.compiler.blocks import Block
+from foretrace.compiler.structure import Known, Local, Structure, dense, shape_of, structure_rules
+from foretrace.ops import is_etp_primitive
+
+Pattern = dict[int, Block]
+
+
+@dataclass
+class Patterns:
+    """What the analysis found; see `analyse`."""
+
+    sources: tuple[Var, ...]
+    cut: bool
+    blocks: dict[Var, Pattern] = field(default_factory=dict)
+    direct: dict[Var, int] = field(default_factory=dict)
+    mixed: dict[Var, int] = field(default_factory=dict)
+    structures: dict[int, Structure] = field(default_factory=dict)
+    unknown: list[JaxprEqn] = field(default_factory=list)
+    _number: dict[Var, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._number.update({source: i for i, source in enumerate(self.sources)})
+
+    def of(self, var: Atom, source: Var) -> Block:
+        """The elements of `var` (rows) that depend on elements of `source` (columns)."""
+        number = self._number[source]
+        block = {} if isinstance(var, Literal) else self.blocks.get(var, {})
+        return block[number] if number in block else blocks.empty(shape_of(var), shape_of(source))
+
+    def reaches(self, source: Var, var: Atom) -> bool:
+        """Whether any path leads from `source` to `var`."""
+        return self.reaches_directly(source, var) or self.reaches_through_mixing(source, var)
+
+    def reaches_directly(self, source: Var, var: Atom) -> bool:
+        """Whether some path without mixing leads from `source` to `var`."""
+        return not isinstance(var, Literal) and bool(self.direct.get(var, 0) >> self._number[source] & 1)
+
+    def reaches_through_mixing(self, source: Var, var: Atom) -> bool:
+        """Whether some path with a mixing equation on it leads from `source` to `var`."""
+        return not isinstance(var, Literal) and bool(self.mixed.get(var, 0) >> self._number[source] & 1)
+
+
+def analyse(jaxpr: Jaxpr, sources: Sequence[Var], *, cut: bool = True, consts: Sequence[Any] = ()) -> Patterns:
+    """Finds the dependency patterns of every variable of a jaxpr.
+
+    Args:
+        jaxpr: The equations; nested calls that remain are analysed through their rules.
+        sources: Variables whose elements are the columns: inputs, inner variables (which still pass on what reaches
+            them from before), or variables that the equations use without defining them.
+        cut: Whether mixing equations end a path.
+        consts: Values of the constvars, so that constant indices are followed exactly.
+
+    Returns:
+        The patterns, and which equations carry them.
+    """
+    found = Patterns(tuple(sources), cut)
+    known = Known(jaxpr, tuple(consts))
+    defined = {out for eqn in jaxpr.eqns for out in eqn.outvars}
+    for source in sources:
+        if source not in defined:
+            _seed(found, source)
+    for number, eqn in enumerate(jaxpr.eqns):
+        carried = [i for i, a in enumerate(eqn.invars) if not isinstance(a, Literal) and _carries(found, a)]
+        if carried:
+            structure = structure_of(eqn, known, found.unknown)
+            found.structures[number] = structure
+            for out, locals_ in zip(eqn.outvars, structure, strict=True):
+                _propagate(found, eqn, out, {i: locals_[i] for i in carried if i in locals_})
+        for out in eqn.outvars:
+            _seed(found, out)
+    return found
+
+
+def structure_of(eqn: JaxprEqn, known: Known, unknown: list[JaxprEqn] | None = None) -> Structure:
+    """The local structure of one equation; an unknown primitive mixes everything."""
+    rule = structure_rules.get("etp" if is_etp_primitive(eqn.primitive) else eqn.primitive.name)
+    structure = structure_rules["unknown"](eqn, known) if rule is None else rule(eqn, known)
+    if not structure:
+        structure = dense(eqn)
+        if unknown is not None:
+            unknown.append(eqn)
+    return [
+        {i: local for i, local in locals_.items() if is_float(eqn.invars[i].aval)} if is_float(out.aval) else {}
+        for out, locals_ in zip(eqn.outvars, structure, strict=True)
+    ]
+
+
+def _carries(found: Patterns, var: Var) -> bool:
+    return bool(found.direct.get(var, 0) | found.mixed.get(var, 0))
+
+
+def _seed(found: Patterns, var: Var) -> None:
+    number = found._number.get(var)
+    if number is None or not is_float(var.aval):
+        return
+    block = found.blocks.setdefault(var, {})
+    own = blocks.identity(shape_of(var))
+    block[number] = block[number].union(own) if number in block else own
+    found.direct[var] = found.direct.get(var, 0) | 1 << number
+
+
+def _propagate(found: Patterns, eqn: JaxprEqn, out: Var, locals_: Mapping[int, Local]) -> None:
+    direct = mixed = 0
+    block: Pattern = {}
+    for i, local in locals_.items():
+        source = eqn.invars[i]
+        before, behind = found.direct.get(source, 0), found.mixed.get(source, 0)
+        direct, mixed = direct | (0 if local.mixing else before), mixed | behind | (before if local.mixing else 0)
+        if local.mixing and found.cut:
+            continue
+        _merge(block, ((number, local.apply(p)) for number, p in found.blocks.get(source, {}).items()))
+    found.blocks[out], found.direct[out], found.mixed[out] = block, direct, mixed
+
+
+def _merge(block: Pattern, new: Iterable[tuple[int, Block]]) -> None:
+    for number, part in new:
+        block[number] = block[number].union(part) if number in block else part

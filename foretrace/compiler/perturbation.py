@@ -1,0 +1,72 @@
+"""The step with a perturbation added to every new state: `h' = f(x) + p`.
+
+Everything that uses a new state sees the perturbed value, so at `p = 0` the derivative of a loss by `p` is its
+derivative by the new state.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from foretrace._jax import ClosedJaxpr, JaxprEqn, Var, eval_jaxpr, new_eqn, new_jaxpr, new_var, primitives
+from foretrace.compiler.groups import HiddenGroup
+from foretrace.program.diagnostics import Path
+from foretrace.program.records import StepProgram
+
+
+@dataclass(frozen=True)
+class HiddenPerturbation:
+    """The perturbed step.
+
+    Attributes:
+        perturb_vars: One variable for each state.
+        perturb_hidden_paths: Their states' paths.
+        perturb_hidden_states: The states as the model's library has them.
+        perturb_jaxpr: The step, with the perturbations behind its own inputs.
+    """
+
+    perturb_vars: tuple[Var, ...]
+    perturb_hidden_paths: tuple[Path, ...]
+    perturb_hidden_states: tuple[Any, ...]
+    perturb_jaxpr: ClosedJaxpr
+
+    def eval_jaxpr(self, inputs: Sequence[Any], perturb_data: Sequence[Any]) -> list[jax.Array]:
+        """Runs the perturbed step on the program's inputs and one perturbation for each state."""
+        return eval_jaxpr(self.perturb_jaxpr.jaxpr, self.perturb_jaxpr.consts, *inputs, *perturb_data)
+
+    def init_perturb_data(self) -> list[jax.Array]:
+        """Perturbations of zero."""
+        return [jnp.zeros(var.aval.shape, var.aval.dtype) for var in self.perturb_vars]
+
+    def perturb_data_to_hidden_group_data(
+        self, perturb_data: Sequence[Any], hidden_groups: Sequence[HiddenGroup]
+    ) -> list[jax.Array]:
+        """Joins values of one array per state into one array per group, of shape `(*varshape, num_state)`."""
+        by_path = dict(zip(self.perturb_hidden_paths, perturb_data, strict=True))
+        return [group.concat_hidden([by_path[path] for path in group.hidden_paths]) for group in hidden_groups]
+
+    def dict(self) -> dict[str, Any]:
+        """The attributes by name."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def add_perturbation(program: StepProgram, states: Sequence[Any]) -> HiddenPerturbation:
+    """Perturbs the new states of a program."""
+    jaxpr = program.jaxpr
+    perturbations = {out: new_var(out.aval) for out in program.hidden_outvars}
+    eqns: list[JaxprEqn] = []
+    for eqn in jaxpr.eqns:
+        states_made = [out for out in eqn.outvars if out in perturbations]
+        plain = {out: new_var(out.aval) for out in states_made}
+        eqns.append(eqn.replace(outvars=[plain.get(out, out) for out in eqn.outvars]) if plain else eqn)
+        eqns += [new_eqn(primitives.add_p, [plain[out], perturbations[out]], [out]) for out in states_made]
+    perturbed = new_jaxpr(jaxpr.constvars, [*jaxpr.invars, *perturbations.values()], jaxpr.outvars, eqns)
+    return HiddenPerturbation(
+        perturb_vars=tuple(perturbations.values()),
+        perturb_hidden_paths=tuple(leaf.path for leaf in program.hidden),
+        perturb_hidden_states=tuple(states),
+        perturb_jaxpr=ClosedJaxpr(perturbed, list(program.consts)),
+    )

@@ -1,0 +1,105 @@
+"""A loop kept as it is: the structure of its body, followed from step to step.
+
+Constants, carries and slices are the inputs of the body. Which of them reach which output is found first, on the
+level of whole variables; the element patterns are composed step by step, and only where nothing mixes or where a
+caller asks for the pattern of a mixing path.
+"""
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from foretrace._jax import JaxprEqn, Var
+from foretrace.compiler import blocks, sparse
+from foretrace.compiler.axismaps import AxisMap, Shape
+from foretrace.compiler.blocks import Block
+from foretrace.compiler.rules.nested import nested_structure
+from foretrace.compiler.structure import Known, Local, Structure, rule_for, shape_of
+
+Row = dict[int, Block]  # operand of the loop -> pattern
+
+
+@rule_for("scan")
+def scan(eqn: JaxprEqn, known: Known) -> Structure:
+    """Final carries and stacked outputs by constants, initial carries and stacked inputs."""
+    closed = eqn.params["jaxpr"]
+    inside = nested_structure(closed.jaxpr, closed.jaxpr.invars, closed.jaxpr.outvars, closed.consts)
+    patterns = functools.cache(lambda: _unroll(eqn, inside))
+    return [
+        {i: Local(functools.partial(_pattern, eqn, patterns, out, i), mixing) for i, mixing in row.items()}
+        for out, row in enumerate(_reach(eqn, inside))
+    ]
+
+
+def _pattern(eqn: JaxprEqn, rows: Callable[[], list[Row]], out: int, operand: int) -> Block:
+    found = rows()[out].get(operand)
+    return blocks.empty(shape_of(eqn.outvars[out]), shape_of(eqn.invars[operand])) if found is None else found
+
+
+def _reach(eqn: JaxprEqn, inside: Structure) -> list[dict[int, bool]]:
+    """Operands that reach each output over any number of steps, and whether something mixes on the way."""
+    n_consts, n_carry = eqn.params["num_consts"], eqn.params["num_carry"]
+    edges = [{i: local.mixing for i, local in locals_.items()} for locals_ in inside]
+    changed = True
+    while changed:
+        changed = False
+        for row in edges:
+            for carry in [i for i in row if n_consts <= i < n_consts + n_carry]:
+                for i, mixing in list(edges[carry - n_consts].items()):
+                    new = row[carry] or mixing
+                    if i not in row or (new and not row[i]):
+                        row[i], changed = new, True
+    if eqn.params["length"] == 0:
+        return [{n_consts + k: False} if k < n_carry else {} for k in range(len(edges))]
+    return edges
+
+
+def _unroll(eqn: JaxprEqn, inside: Structure) -> list[Row]:
+    n_consts, n_carry, length = (eqn.params[key] for key in ("num_consts", "num_carry", "length"))
+    carries: list[Row] = [{n_consts + k: blocks.identity(shape_of(v))} for k, v in enumerate(eqn.outvars[:n_carry])]
+    stacked: list[list[Row]] = [[{} for _ in range(length)] for _ in eqn.outvars[n_carry:]]
+    for step in reversed(range(length)) if eqn.params["reverse"] else range(length):
+        entering = _entering(eqn, carries, step)
+        outs = [_compose(locals_, entering) for locals_ in inside]
+        for k, row in enumerate(outs[n_carry:]):
+            stacked[k][step] = row
+        carries = outs[:n_carry]
+    return carries + [_stack(rows, out, eqn) for rows, out in zip(stacked, eqn.outvars[n_carry:], strict=True)]
+
+
+def _entering(eqn: JaxprEqn, carries: list[Row], step: int) -> list[Row]:
+    """What each input of the body is made of at one step."""
+    n_consts, n_carry = eqn.params["num_consts"], eqn.params["num_carry"]
+    consts: list[Row] = [{i: blocks.identity(shape_of(v))} for i, v in enumerate(eqn.invars[:n_consts])]
+    slices: list[Row] = []
+    for i, atom in enumerate(eqn.invars[n_consts + n_carry :], n_consts + n_carry):
+        shape = shape_of(atom)
+        unit = [size == 1 for size in shape]
+        axes = [None if one else axis - 1 for axis, one in enumerate(unit)]
+        index = [0 if one else None for one in unit]
+        axis_map = AxisMap((None, *axes[1:]), (step, *index[1:]), (None,) * (len(shape) - 1))
+        slices.append({i: Block(shape[1:], shape, maps=[axis_map])})
+    return consts + carries + slices
+
+
+def _compose(locals_: dict[int, Local], entering: list[Row]) -> Row:
+    row: Row = {}
+    for i, local in locals_.items():
+        for operand, pattern in entering[i].items():
+            new = local.apply(pattern)
+            row[operand] = row[operand].union(new) if operand in row else new
+    return row
+
+
+def _stack(rows: list[Row], out: Var, eqn: JaxprEqn) -> Row:
+    """What the outputs of the sub-steps, one behind the other, are made of."""
+    operands = sorted({operand for row in rows for operand in row})
+    return {i: _stacked([row.get(i) for row in rows], shape_of(out), shape_of(eqn.invars[i])) for i in operands}
+
+
+def _stacked(parts: list[Block | None], out_shape: Shape, source_shape: Shape) -> Block:
+    size = int(np.prod(out_shape[1:], dtype=int))
+    nothing = sparse.empty(size, int(np.prod(source_shape, dtype=int)))
+    matrices = [nothing if part is None else part.matrix for part in parts]
+    return Block(out_shape, source_shape, matrix=sparse.stack(matrices))

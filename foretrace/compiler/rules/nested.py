@@ -1,0 +1,159 @@
+"""Equations that carry code of their own: custom derivatives, marked operators, branches and loops.
+
+Their structure is found by analysing that code. A path through it counts as mixing if any part of it mixes.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from foretrace._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Var, bind_eqn, is_float, make_jaxpr_of
+from foretrace.compiler import blocks
+from foretrace.compiler.axismaps import Shape
+from foretrace.compiler.blocks import Block
+from foretrace.compiler.patterns import Patterns, analyse
+from foretrace.compiler.structure import SAME, Known, Local, Structure, rule_for, shape_of
+
+
+@rule_for("unknown")
+def by_tangent(eqn: JaxprEqn, known: Known) -> Structure:
+    """A primitive without a rule: what its tangent rule says, or nothing where it has none that helps."""
+    if eqn.primitive.name in _in_progress:
+        return []
+    _in_progress.append(eqn.primitive.name)
+    try:
+        return custom_jvp(eqn, known)
+    except Exception:  # a foreign rule may fail in any way, and then the safe answer is the caller's
+        return []
+    finally:
+        _in_progress.pop()
+
+
+_in_progress: list[str] = []
+
+
+@rule_for("custom_jvp_call")
+def custom_jvp(eqn: JaxprEqn, known: Known) -> Structure:
+    """What the tangent rule says, which for a surrogate spike is not what the function does."""
+    active = [i for i, atom in enumerate(eqn.invars) if is_float(atom.aval)]
+
+    def tangents(*args: Any) -> Any:
+        primals, directions = args[: len(eqn.invars)], args[len(eqn.invars) :]
+
+        def function(*values: Any) -> Any:
+            filled = dict(zip(active, values, strict=True))
+            return bind_eqn(eqn, *(filled.get(i, primal) for i, primal in enumerate(primals)))
+
+        return jax.jvp(function, tuple(primals[i] for i in active), tuple(directions))[1]
+
+    avals = [atom.aval for atom in eqn.invars]
+    closed = make_jaxpr_of(tangents, [*avals, *(avals[i] for i in active)])
+    inner = nested_structure(closed.jaxpr, closed.jaxpr.invars[len(avals) :], closed.jaxpr.outvars, closed.consts)
+    return [{active[i]: local for i, local in locals_.items()} for locals_ in inner]
+
+
+@rule_for("custom_vjp_call")
+def custom_vjp(eqn: JaxprEqn, known: Known) -> Structure:
+    """What the cotangent rule says, read the other way."""
+    active = [i for i, atom in enumerate(eqn.invars) if is_float(atom.aval)]
+    out_active = [i for i, out in enumerate(eqn.outvars) if is_float(out.aval)]
+
+    def cotangents(*args: Any) -> Any:
+        primals, directions = args[: len(eqn.invars)], args[len(eqn.invars) :]
+
+        def function(*values: Any) -> Any:
+            filled = dict(zip(active, values, strict=True))
+            outs = bind_eqn(eqn, *(filled.get(i, primal) for i, primal in enumerate(primals)))
+            return [outs[i] for i in out_active]
+
+        return jax.vjp(function, *(primals[i] for i in active))[1](list(directions))
+
+    avals = [atom.aval for atom in eqn.invars]
+    closed = make_jaxpr_of(cotangents, [*avals, *(eqn.outvars[i].aval for i in out_active)])
+    inner = nested_structure(closed.jaxpr, closed.jaxpr.invars[len(avals) :], closed.jaxpr.outvars, closed.consts)
+    structure: Structure = [{} for _ in eqn.outvars]
+    for operand, locals_ in zip(active, inner, strict=True):
+        for position, local in locals_.items():
+            out = out_active[position]
+            structure[out][operand] = _transposed(local, eqn.outvars[out])
+    return structure
+
+
+def _transposed(local: Local, out: Var) -> Local:
+    if local is SAME:
+        return SAME
+    return Local(lambda: local.apply(blocks.identity(shape_of(out))).transposed(), local.mixing)
+
+
+@rule_for("etp")
+def marked(eqn: JaxprEqn, known: Known) -> Structure:
+    """A marked operator is a mixing equation by its own word; its implementation says which elements."""
+    primitive: Any = eqn.primitive
+    if not primitive.mixing:
+        return nested_function(eqn)
+    inside = functools.cache(lambda: nested_function(eqn))
+
+    def block(out: int, operand: int) -> Block:
+        source = shape_of(eqn.invars[operand])
+        local = inside()[out].get(operand)
+        return (
+            blocks.empty(shape_of(eqn.outvars[out]), source) if local is None else local.apply(blocks.identity(source))
+        )
+
+    return [
+        {i: Local(functools.partial(block, out, i), mixing=True) for i in range(len(eqn.invars))}
+        for out in range(len(eqn.outvars))
+    ]
+
+
+def nested_function(eqn: JaxprEqn) -> Structure:
+    """The structure of an equation by the code that implements it."""
+    primitive: Any = eqn.primitive
+    closed = make_jaxpr_of(lambda *args: primitive.plain(*args, **eqn.params), [a.aval for a in eqn.invars])
+    return nested_structure(closed.jaxpr, closed.jaxpr.invars, closed.jaxpr.outvars, closed.consts)
+
+
+@rule_for("jit", "remat2", "checkpoint", "closed_call", "core_call")
+def called(eqn: JaxprEqn, known: Known) -> Structure:
+    """A call inside code that is not inlined (an implementation, a derivative)."""
+    inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+    jaxpr, consts = (inner.jaxpr, inner.consts) if isinstance(inner, ClosedJaxpr) else (inner, ())
+    return nested_structure(jaxpr, jaxpr.invars, jaxpr.outvars, consts)
+
+
+@rule_for("cond")
+def cond(eqn: JaxprEqn, known: Known) -> Structure:
+    """Any branch may be taken; the first input chooses."""
+    branches = [nested_structure(b.jaxpr, b.jaxpr.invars, b.jaxpr.outvars, b.consts) for b in eqn.params["branches"]]
+    structure: Structure = []
+    for number in range(len(eqn.outvars)):
+        merged: dict[int, Local] = {}
+        for branch in branches:
+            for i, local in branch[number].items():
+                merged[i + 1] = _either(merged[i + 1], local, shape_of(eqn.invars[i + 1])) if i + 1 in merged else local
+        structure.append(merged)
+    return structure
+
+
+def nested_structure(jaxpr: Jaxpr, sources: Sequence[Var], outvars: Sequence[Any], consts: Sequence[Any]) -> Structure:
+    """The structure of inner code by its inputs; what mixes is followed element by element only if asked for."""
+    cut = analyse(jaxpr, sources, cut=True, consts=consts)
+    whole = functools.cache(lambda: analyse(jaxpr, sources, cut=False, consts=consts))
+    return [{i: _local(cut, whole, out, s) for i, s in enumerate(sources) if cut.reaches(s, out)} for out in outvars]
+
+
+def _local(cut: Patterns, whole: Callable[[], Patterns], out: Any, source: Var) -> Local:
+    if cut.reaches_through_mixing(source, out):
+        return Local(lambda: whole().of(out, source), mixing=True)
+    block = cut.of(out, source)
+    return SAME if block.is_identity else Local(block)
+
+
+def _either(first: Local, second: Local, shape: Shape) -> Local:
+    def block() -> Block:
+        source = blocks.identity(shape)
+        return first.apply(source).union(second.apply(source))
+
+    return Local(block, first.mixing or second.mixing)

@@ -1,0 +1,75 @@
+"""Cutting the direct part between two sets of variables out of a jaxpr.
+
+The slice takes some variables to others along direct paths alone. Everything else that its equations need, the
+outputs of mixing equations above all, enters as a constant, so the derivative of the slice is the derivative with
+those held fixed.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, new_eqn, new_jaxpr, new_var, primitives
+from foretrace.compiler.structure import Structure
+
+
+def direct_slice(
+    jaxpr: Jaxpr, structures: dict[int, Structure], invars: Sequence[Var], outvars: Sequence[Var]
+) -> Jaxpr:
+    """The equations on direct paths from `invars` to `outvars`.
+
+    Args:
+        jaxpr: The whole jaxpr.
+        structures: Local structures by equation number, as the pattern analysis leaves them.
+        invars: Where the paths begin. What comes before them is left out.
+        outvars: Where they end.
+
+    Returns:
+        A jaxpr whose constvars are the values held constant, in the order of their first use.
+    """
+    eqns = _backward(_forward(jaxpr, structures, invars), outvars)
+    defined = set(invars) | {out for eqn in eqns for out in eqn.outvars}
+    used: Iterable[Atom] = [*(atom for eqn in eqns for atom in eqn.invars), *outvars]
+    constvars = dict.fromkeys(a for a in used if not isinstance(a, Literal) and a not in defined)
+    return new_jaxpr(list(constvars), invars, outvars, eqns)
+
+
+def _forward(jaxpr: Jaxpr, structures: dict[int, Structure], invars: Sequence[Var]) -> list[JaxprEqn]:
+    begin = set(invars)
+    reached: set[Atom] = set(invars)
+    kept: list[JaxprEqn] = []
+    for number, eqn in enumerate(jaxpr.eqns):
+        structure = structures.get(number)
+        if structure is None or begin & set(eqn.outvars):
+            continue
+        edges = {i for locals_ in structure for i, local in locals_.items() if not local.mixing}
+        touched = [i for i, atom in enumerate(eqn.invars) if not isinstance(atom, Literal) and atom in reached]
+        if not edges & set(touched):
+            continue
+        kept += _held(eqn, [i for i in touched if i not in edges])
+        reached |= {
+            out
+            for out, locals_ in zip(eqn.outvars, structure, strict=True)
+            if any(i in locals_ and not locals_[i].mixing for i in touched)
+        }
+    return kept
+
+
+def _held(eqn: JaxprEqn, operands: Sequence[int]) -> list[JaxprEqn]:
+    """The equation with some operands held constant."""
+    if not operands:
+        return [eqn]
+    invars, stops = list(eqn.invars), []
+    for i in operands:
+        fixed = new_var(invars[i].aval)
+        stops.append(new_eqn(primitives.stop_gradient_p, [invars[i]], [fixed], like=eqn))
+        invars[i] = fixed
+    return [*stops, eqn.replace(invars=invars)]
+
+
+def _backward(eqns: Sequence[JaxprEqn], outvars: Sequence[Var]) -> list[JaxprEqn]:
+    needed: set[Atom] = set(outvars)
+    kept: list[JaxprEqn] = []
+    for eqn in reversed(eqns):
+        if needed & set(eqn.outvars):
+            kept.append(eqn)
+            needed |= {atom for atom in eqn.invars if not isinstance(atom, Literal)}
+    return kept[::-1]

@@ -1,0 +1,171 @@
+"""The local structure of an equation: which elements of each output depend on which elements of each input.
+
+A rule says this for one primitive. It returns, for each output, a dict from the index of an input to a `Local`;
+an input that is missing there has no derivative (a comparison, an index). Rules are registered by primitive name
+beside their definition in `compiler/rules/`; the loop that composes them along a jaxpr is in `patterns.py`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, bind_eqn
+from foretrace.compiler import blocks, sparse
+from foretrace.compiler.axismaps import AxisMap
+from foretrace.compiler.blocks import Block
+from foretrace.compiler.sparse import Matrix
+
+
+class Local:
+    """How one output of an equation depends on one input.
+
+    Args:
+        build: Makes the block; called once, and only where the path is not cut.
+        mixing: One element of the output depends on several of the input, so the path is cut.
+    """
+
+    __slots__ = ("_block", "_build", "mixing")
+
+    def __init__(self, build: Callable[[], Block] | Block, mixing: bool = False) -> None:
+        self._block = build if isinstance(build, Block) else None
+        self._build = build
+        self.mixing = mixing
+
+    @property
+    def block(self) -> Block:
+        """The output by the input."""
+        if self._block is None:
+            self._block = self._build()  # type: ignore[operator]
+        return self._block
+
+    def apply(self, pattern: Block) -> Block:
+        """The pattern of the output from the pattern of the input."""
+        return self.block.after(pattern)
+
+
+class Same(Local):
+    """Element by element, in the same order and shape."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(blocks.empty((), ()))
+
+    def apply(self, pattern: Block) -> Block:
+        return pattern
+
+
+class Reshaped(Local):
+    """Element by element, in the same order but another shape."""
+
+    __slots__ = ()
+
+    def apply(self, pattern: Block) -> Block:
+        if self.block.maps is not None and pattern.maps is not None:
+            return self.block.after(pattern)
+        return Block(self.block.out_shape, pattern.source_shape, matrix=pattern.matrix)
+
+
+SAME = Same()
+Structure: TypeAlias = list[dict[int, Local]]
+Rule: TypeAlias = Callable[[JaxprEqn, "Known"], Structure]
+
+structure_rules: dict[str, Rule] = {}
+
+
+def rule_for(*names: str) -> Callable[[Rule], Rule]:
+    """Registers a rule for the primitives of these names."""
+
+    def register(rule: Rule) -> Rule:
+        for name in names:
+            structure_rules[name] = rule
+        return rule
+
+    return register
+
+
+def size_of(atom: Atom) -> int:
+    """Number of elements of a variable or literal."""
+    return int(atom.aval.size)
+
+
+def index_array(atom: Atom) -> np.ndarray:
+    """The elements of a variable numbered in order, in its shape."""
+    return np.arange(size_of(atom)).reshape(atom.aval.shape)
+
+
+def shape_of(atom: Atom) -> tuple[int, ...]:
+    """Shape of a variable or literal."""
+    return tuple(atom.aval.shape)
+
+
+def one_map(out: Atom, source: Atom, axes: Sequence[int | None], index: Sequence[Any], masks: Any = None) -> Local:
+    """A structure of one axis map; axes of size one of the source are fixed at zero."""
+    unit = [size == 1 for size in shape_of(source)]
+    axis_map = AxisMap(
+        tuple(None if one else axis for one, axis in zip(unit, axes, strict=True)),
+        tuple(0 if one else i for one, i in zip(unit, index, strict=True)),
+        tuple(masks or [None] * len(shape_of(out))),
+    )
+    return Local(Block(shape_of(out), shape_of(source), maps=[axis_map]))
+
+
+def from_matrix(out: Atom, source: Atom, matrix: Callable[[], Matrix], mixing: bool = False) -> Local:
+    """A structure told by a sparse matrix."""
+    return Local(lambda: Block(shape_of(out), shape_of(source), matrix=matrix()), mixing)
+
+
+def from_rows(out: Atom, source: Atom, rows: Callable[[], np.ndarray]) -> Local:
+    """Output element `k` depends on element `rows[k]` of the source, or on nothing where that is negative."""
+    return from_matrix(out, source, lambda: sparse.from_rows(rows(), size_of(source)))
+
+
+def dense(eqn: JaxprEqn) -> Structure:
+    """Everything may depend on everything: the safe answer."""
+    return [{i: anything(out, source) for i, source in enumerate(eqn.invars)} for out in eqn.outvars]
+
+
+def anything(out: Atom, source: Atom) -> Local:
+    """Every element may depend on every element."""
+    return from_matrix(out, source, lambda: sparse.full(size_of(out), size_of(source)), mixing=True)
+
+
+@dataclass
+class Known:
+    """Values that follow from constants alone, evaluated when a rule asks (indices of a gather, say)."""
+
+    jaxpr: Jaxpr
+    consts: tuple[Any, ...] = ()
+    _values: dict[Var, np.ndarray | None] = field(default_factory=dict)
+    _definition: dict[Var, JaxprEqn] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._values.update(
+            {v: np.asarray(c) for v, c in zip(self.jaxpr.constvars, self.consts, strict=False) if _plain(c)}
+        )
+        self._definition.update({out: eqn for eqn in self.jaxpr.eqns for out in eqn.outvars})
+
+    def value(self, atom: Atom) -> np.ndarray | None:
+        """The value of a variable if it is made of constants alone, otherwise None."""
+        if isinstance(atom, Literal):
+            return np.asarray(atom.val)
+        if atom not in self._values:
+            self._values[atom] = None
+            if atom in self._definition:
+                self._evaluate(self._definition[atom])
+        return self._values[atom]
+
+    def _evaluate(self, eqn: JaxprEqn) -> None:
+        inputs = [self.value(a) for a in eqn.invars]
+        if any(v is None for v in inputs) or eqn.effects or not all(_plain(v.aval) for v in eqn.outvars):
+            return
+        with jax.ensure_compile_time_eval():
+            outputs = bind_eqn(eqn, *inputs)
+        self._values.update({v: np.asarray(o) for v, o in zip(eqn.outvars, outputs, strict=True)})
+
+
+def _plain(value: Any) -> bool:
+    return hasattr(value, "dtype") and not str(value.dtype).startswith("key")

@@ -1,0 +1,84 @@
+"""What the values of a step are made of: constants alone, parameters alone, or data.
+
+A value made of parameters (and constants) alone is what the design calls `w = g(theta)`. Masks, sign constraints,
+weight normalisation and low-rank products are equations between such values; where one of them meets data, the
+parameter enters the dynamics.
+"""
+
+import enum
+from dataclasses import dataclass
+
+from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Primitive, Var, new_jaxpr
+from foretrace.ops import is_etp_primitive
+from foretrace.program.records import StepProgram
+
+
+class Made(enum.Enum):
+    """What a value is made of."""
+
+    CONSTANTS = "constants"
+    PARAMETERS = "parameters"
+    DATA = "data"
+
+
+@dataclass(frozen=True)
+class Values:
+    """The kind of every variable, and the parameters that each value of parameters alone is made of.
+
+    Attributes:
+        made: Kind by variable.
+        parameters: For values made of parameters alone, the indices of those parameters in the program.
+        marks: For values that passed through a marked elementwise operator, that operator.
+        data_jaxpr: The program without the equations between values of parameters alone.
+    """
+
+    made: dict[Var, Made]
+    parameters: dict[Var, frozenset[int]]
+    marks: dict[Var, Primitive]
+    data_jaxpr: Jaxpr
+
+    def of(self, atom: Atom) -> Made:
+        """What a variable or literal is made of."""
+        return Made.CONSTANTS if isinstance(atom, Literal) else self.made[atom]
+
+
+def classify(program: StepProgram) -> Values:
+    """Finds what every value of a step is made of.
+
+    Args:
+        program: The step program.
+
+    Returns:
+        The kinds, and the jaxpr that is left when equations between parameters are taken out. A next state is data
+        even where the step sets it to a parameter.
+    """
+    jaxpr = program.jaxpr
+    made: dict[Var, Made] = dict.fromkeys(jaxpr.constvars, Made.CONSTANTS)
+    made |= dict.fromkeys(jaxpr.invars, Made.DATA) | dict.fromkeys(program.param_invars, Made.PARAMETERS)
+    parameters = {var: frozenset([i]) for i, var in enumerate(program.param_invars)}
+    states = set(program.hidden_outvars)
+    marks: dict[Var, Primitive] = {}
+    kept: list[JaxprEqn] = []
+    for eqn in jaxpr.eqns:
+        operands = [atom for atom in eqn.invars if not isinstance(atom, Literal)]
+        kind = Made.DATA if states & set(eqn.outvars) else _kind([made[var] for var in operands])
+        made.update(dict.fromkeys(eqn.outvars, kind))
+        if kind is Made.PARAMETERS:
+            sources = frozenset().union(*(parameters.get(var, frozenset()) for var in operands))
+            parameters.update(dict.fromkeys(eqn.outvars, sources))
+            marks.update({out: mark for mark in _marks(eqn, operands, marks) for out in eqn.outvars})
+        else:
+            kept.append(eqn)
+    data_jaxpr = new_jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, kept, like=jaxpr)
+    return Values(made, parameters, marks, data_jaxpr)
+
+
+def _marks(eqn: JaxprEqn, operands: list[Var], marks: dict[Var, Primitive]) -> list[Primitive]:
+    own = [eqn.primitive] if is_etp_primitive(eqn.primitive) else []
+    return own or [marks[var] for var in operands if var in marks]
+
+
+def _kind(operands: list[Made]) -> Made:
+    if Made.DATA in operands:
+        return Made.DATA
+    return Made.PARAMETERS if Made.PARAMETERS in operands else Made.CONSTANTS

@@ -1,0 +1,230 @@
+"""What is known of a brainstate module after its step was traced.
+
+`ModuleInfo` holds the step program together with the states that it came from. A slot per state says which of the
+program's arrays are its, and with which structure and unit they go back. Variables in the maps are those of
+`closed_jaxpr`, which is the program's jaxpr: inputs in the order params, hidden, other, inputs.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import brainstate
+
+from foretrace._jax import ClosedJaxpr, Jaxpr, Literal, Var, eval_jaxpr, new_jaxpr
+from foretrace.errors import ExampleInputError, StateMismatchError
+from foretrace.frontends.trees import TreeSpec
+from foretrace.program.diagnostics import CompilationRecord, Path
+from foretrace.program.records import StepProgram
+
+
+class Role(enum.StrEnum):
+    """What a state of the model is to the program."""
+
+    PARAM = "param"
+    HIDDEN = "hidden"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class StateSlot:
+    """Where one state of the model stands in the program.
+
+    Attributes:
+        path: The state's path in the model.
+        role: Which list of the program holds its arrays.
+        start: The place of its first array in that list.
+        tree: The form of its value.
+    """
+
+    path: Path
+    role: Role
+    start: int
+    tree: TreeSpec
+
+    def take(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """The state's arrays out of the list of its role."""
+        return leaves[self.start : self.start + len(self.tree.paths)]
+
+
+@dataclass(frozen=True)
+class ModuleInfo:
+    """A traced brainstate module.
+
+    Attributes:
+        stateful_model: The traced function of brainstate.
+        program: One step of the model.
+        closed_jaxpr: The program's jaxpr; after `add_jaxpr_outs`, with further outputs at its end.
+        retrieved_model_states: All states that the model holds, by path.
+        compiled_model_states: The states that the step reads or writes, in the order of their first use.
+        slots: Where each compiled state stands in the program.
+        state_id_to_path: The path of each state, by `id`.
+        state_tree_invars: For each compiled state, its value with variables in the place of arrays.
+        state_tree_outvars: The same after the step; a parameter keeps its variables.
+        hidden_path_to_invar: The variable of each hidden state before the step.
+        hidden_path_to_outvar: The variable of each hidden state after the step.
+        invar_to_hidden_path: The inverse of `hidden_path_to_invar`.
+        outvar_to_hidden_path: The inverse of `hidden_path_to_outvar`.
+        hidden_outvar_to_invar: From a hidden state's variable after the step to the one before.
+        weight_invars: The variables of all parameter arrays.
+        weight_path_to_invars: The variables of each parameter.
+        invar_to_weight_path: The parameter of each variable.
+        num_var_out: How many arrays the model returns.
+        num_var_state: How many arrays the compiled states hold.
+        input_tree: The form of `(args, kwargs)`.
+        output_tree: The form of what the model returns.
+        added_outvars: The variables that `add_jaxpr_outs` added.
+        control_flow: The policy that the program was made with.
+    """
+
+    stateful_model: brainstate.transform.StatefulFunction
+    program: StepProgram
+    closed_jaxpr: ClosedJaxpr
+    retrieved_model_states: Mapping[Path, brainstate.State]
+    compiled_model_states: tuple[brainstate.State, ...]
+    slots: tuple[StateSlot, ...]
+    state_id_to_path: dict[int, Path]
+    state_tree_invars: list[Any]
+    state_tree_outvars: list[Any]
+    hidden_path_to_invar: dict[Path, Var]
+    hidden_path_to_outvar: dict[Path, Var]
+    invar_to_hidden_path: dict[Var, Path]
+    outvar_to_hidden_path: dict[Var, Path]
+    hidden_outvar_to_invar: dict[Var, Var]
+    weight_invars: list[Var]
+    weight_path_to_invars: dict[Path, list[Var]]
+    invar_to_weight_path: dict[Var, Path]
+    num_var_out: int
+    num_var_state: int
+    input_tree: TreeSpec
+    output_tree: TreeSpec
+    added_outvars: tuple[Var, ...] = ()
+    control_flow: Any = None
+
+    @property
+    def jaxpr(self) -> Jaxpr:
+        """The jaxpr without its constants."""
+        return self.closed_jaxpr.jaxpr
+
+    @property
+    def diagnostics(self) -> tuple[CompilationRecord, ...]:
+        """What was decided on the way from the model to the program."""
+        return self.program.diagnostics
+
+    def with_program(self, program: StepProgram) -> "ModuleInfo":
+        """The same module, told by an equivalent program with the same inputs and outputs."""
+        return dataclasses.replace(self, program=program, closed_jaxpr=program.closed_jaxpr)
+
+    def state_values(self) -> tuple[Any, ...]:
+        """The present values of the compiled states."""
+        return tuple(state.value for state in self.compiled_model_states)
+
+    def flatten_states(self, values: Sequence[Any] | None = None) -> tuple[list[Any], list[Any], list[Any]]:
+        """The program's params, hidden and other arrays of these state values.
+
+        Args:
+            values: One value per compiled state, in that order; the present ones for None.
+
+        Returns:
+            Three flat lists, without units.
+
+        Example:
+            >>> import brainstate, jax.numpy as jnp
+            >>> from foretrace.frontends import extract_module_info
+            >>> cell = brainstate.nn.GRUCell(3, 4)
+            >>> _ = brainstate.nn.init_all_states(cell)
+            >>> info = extract_module_info(cell, jnp.ones(3))
+            >>> params, hidden, other = info.flatten_states()
+            >>> len(params), len(hidden), len(other)
+            (4, 1, 0)
+        """
+        values = self.state_values() if values is None else values
+        if len(values) != len(self.slots):
+            raise StateMismatchError(
+                f"Got {len(values)} state values for {len(self.slots)} states. "
+                "Pass one value per state, in the order of `compiled_model_states`."
+            )
+        lists: dict[Role, list[Any]] = {role: [] for role in Role}
+        for slot, value in zip(self.slots, values, strict=True):
+            lists[slot.role] += slot.tree.flatten(value, StateMismatchError)
+        return lists[Role.PARAM], lists[Role.HIDDEN], lists[Role.OTHER]
+
+    def unflatten(self, role: Role, leaves: Sequence[Any]) -> dict[Path, Any]:
+        """Values by path, units put back, of all states of one role; also for gradients and the like."""
+        return {slot.path: slot.tree.unflatten(slot.take(leaves)) for slot in self.slots if slot.role is role}
+
+    def flatten_inputs(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """The arrays of one step's inputs."""
+        return self.input_tree.flatten((args, kwargs), ExampleInputError)
+
+    def unflatten_output(self, leaves: Sequence[Any]) -> Any:
+        """What the model returned, from the program's outputs."""
+        return self.output_tree.unflatten(leaves)
+
+    def add_jaxpr_outs(self, variables: Sequence[Var]) -> "ModuleInfo":
+        """The same module, whose `jaxpr_call` also gives the values of these variables.
+
+        Args:
+            variables: Variables of `jaxpr`, wherever in it they are defined.
+
+        Returns:
+            A new record; this one stays as it is.
+
+        Raises:
+            ValueError: A variable is not one of this jaxpr.
+        """
+        jaxpr = self.jaxpr
+        known = {*jaxpr.invars, *jaxpr.constvars, *(var for eqn in jaxpr.eqns for var in eqn.outvars)}
+        strange = [var for var in variables if isinstance(var, Literal) or var not in known]
+        if strange:
+            raise ValueError(f"Not variables of this module's jaxpr: {strange}. Take them from `info.jaxpr`.")
+        added = tuple(var for var in dict.fromkeys(variables) if var not in self.added_outvars)
+        longer = new_jaxpr(jaxpr.constvars, jaxpr.invars, [*jaxpr.outvars, *added], jaxpr.eqns)
+        return dataclasses.replace(
+            self,
+            closed_jaxpr=ClosedJaxpr(longer, self.closed_jaxpr.consts),
+            added_outvars=self.added_outvars + added,
+        )
+
+    def split_state_outvars(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """The variables of the compiled states after the step: of weights, hidden states, other states."""
+        by_role: dict[Role, list[Any]] = {role: [] for role in Role}
+        for slot, tree in zip(self.slots, self.state_tree_outvars, strict=True):
+            by_role[slot.role].append(tree)
+        return by_role[Role.PARAM], by_role[Role.HIDDEN], by_role[Role.OTHER]
+
+    def jaxpr_call(
+        self, *args: Any, old_state_vals: Sequence[Any] | None = None, **kwargs: Any
+    ) -> tuple[Any, dict[Path, Any], dict[Path, Any], dict[Var, Any]]:
+        """Runs one step on values; the model's own states are neither changed nor, where values are given, read.
+
+        Args:
+            *args: The model's inputs.
+            old_state_vals: One value per compiled state; the present ones for None.
+            **kwargs: The model's named inputs.
+
+        Returns:
+            The model's output, the new hidden values by path, the new values of other states by path, and the values
+            of the variables that were added by `add_jaxpr_outs`.
+        """
+        params, hidden, other = self.flatten_states(old_state_vals)
+        inputs = self.flatten_inputs(*args, **kwargs)
+        flat = eval_jaxpr(self.jaxpr, self.closed_jaxpr.consts, *params, *hidden, *other, *inputs)
+        return self.unflatten_step(flat)
+
+    def unflatten_step(self, flat: Sequence[Any]) -> tuple[Any, dict[Path, Any], dict[Path, Any], dict[Var, Any]]:
+        """Output, hidden values, other values and added values, of the flat outputs of a step."""
+        first, second = len(self.program.hidden), len(self.program.hidden) + len(self.program.other)
+        third = second + self.num_var_out
+        return (
+            self.unflatten_output(flat[second:third]),
+            self.unflatten(Role.HIDDEN, flat[:first]),
+            self.unflatten(Role.OTHER, flat[first:second]),
+            dict(zip(self.added_outvars, flat[third:], strict=False)),
+        )
+
+    def dict(self) -> dict[str, Any]:
+        """All fields by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -1,0 +1,142 @@
+"""How a pytree with units becomes a flat list of arrays, and back.
+
+A step program knows arrays alone. `TreeSpec` remembers what flattening takes off a user's value: the structure, the
+path of every array, its shape and dtype, and its physical unit. Going back puts all of it on again. Going forth checks
+that a later value has the same form, so that a wrong unit or shape is met by name and never computed with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import brainunit as u
+import jax
+import jax.numpy as jnp
+from jax.tree_util import PyTreeDef
+
+from foretrace._jax import ShapedArray, is_float
+from foretrace.program.diagnostics import Path
+from foretrace.program.records import Leaf, path_name
+
+
+@dataclass(frozen=True)
+class TreeSpec:
+    """The form of a pytree, units included.
+
+    Attributes:
+        treedef: JAX's structure of the value; a quantity is a node of it that holds the unit.
+        skeleton: The structure with every quantity taken as one leaf, so that it does not know units.
+        paths: Where each array stands, one path per leaf of `treedef`.
+        units: The unit of each array; `UNITLESS` for a plain one.
+        avals: The shape and dtype of each array.
+    """
+
+    treedef: PyTreeDef
+    skeleton: PyTreeDef
+    paths: tuple[Path, ...]
+    units: tuple[Any, ...]
+    avals: tuple[jax.ShapeDtypeStruct, ...]
+
+    def flatten(self, value: Any, error: type[Exception] = ValueError) -> list[Any]:
+        """The arrays of a value of this form; `error` is raised for a value of another form."""
+        found = tree_spec(value)
+        problem = structure_difference(self, found) or _array_difference(self, found)
+        if problem:
+            raise error(f"{problem} The step was traced with that form: pass values of the same form, or trace again.")
+        leaves = jax.tree.leaves(value)
+        return [_as_traced(leaf, aval.dtype) for leaf, aval in zip(leaves, self.avals, strict=True)]
+
+    def unflatten(self, leaves: Sequence[Any]) -> Any:
+        """The value whose arrays these are, with its structure and units."""
+        return jax.tree.unflatten(self.treedef, leaves)
+
+    def unflatten_without_units(self, leaves: Sequence[Any]) -> Any:
+        """As `unflatten`, with a bare leaf in the place of every quantity."""
+        return jax.tree.unflatten(self.skeleton, leaves)
+
+    def leaves(self, avals: Sequence[ShapedArray], owner: Path = (), packed: bool = False) -> tuple[Leaf, ...]:
+        """One `Leaf` per array, with the abstract values that a trace gave them."""
+        return tuple(Leaf(path, aval, packed, owner) for path, aval in zip(self.paths, avals, strict=True))
+
+
+def tree_spec(value: Any, prefix: Path = (), bare: str = "value") -> TreeSpec:
+    """Reads the form of a pytree.
+
+    Args:
+        value: Any pytree of arrays, scalars, abstract arrays or quantities.
+        prefix: Stands before the keys of every path.
+        bare: The path of an array that has neither a prefix nor keys.
+
+    Returns:
+        The structure, paths, units and abstract values.
+
+    Raises:
+        TypeError: A leaf is not a JAX type.
+
+    Example:
+        >>> import brainunit as u, jax.numpy as jnp
+        >>> spec = tree_spec({"v": jnp.zeros(2) * u.mV})
+        >>> spec.paths, spec.units
+        ((('v',),), (Unit("mV"),))
+    """
+    nodes, skeleton = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_quantity)
+    paths: list[Path] = []
+    units: list[Any] = []
+    for keys, node in nodes:
+        path = prefix + tuple(_key_name(key) for key in keys)
+        paths.append(path or (bare,))
+        units.append(node.unit if is_quantity(node) else u.UNITLESS)
+    leaves, treedef = jax.tree.flatten(value)
+    if len(leaves) != len(paths):
+        raise TypeError("A quantity holds a tree of arrays; only a quantity of one array can enter a step.")
+    return TreeSpec(treedef, skeleton, tuple(paths), tuple(units), tuple(jax.eval_shape(lambda x: x, leaves)))
+
+
+def structure_difference(expected: TreeSpec, found: TreeSpec) -> str | None:
+    """Says where two forms differ in structure or unit; None where they agree."""
+    if expected.skeleton != found.skeleton:
+        return f"The structure is {found.skeleton}, where {expected.skeleton} was expected."
+    for path, want, got in zip(expected.paths, expected.units, found.units, strict=True):
+        if want != got:
+            return f"`{path_name(path)}` has the unit `{got}`, where `{want}` was expected."
+    return None
+
+
+def _array_difference(expected: TreeSpec, found: TreeSpec) -> str | None:
+    for path, want, got in zip(expected.paths, expected.avals, found.avals, strict=True):
+        if want.shape != got.shape or not _converts(got, want):
+            found_text, wanted_text = f"{got.dtype}{list(got.shape)}", f"{want.dtype}{list(want.shape)}"
+            return f"`{path_name(path)}` is {found_text}, where {wanted_text} was expected."
+    return None
+
+
+def _converts(got: jax.ShapeDtypeStruct, want: jax.ShapeDtypeStruct) -> bool:
+    """Whether no information is lost: the same dtype, or a Python number of a kind that the other can hold."""
+    return got.dtype == want.dtype or (bool(got.weak_type) and (is_float(want) or not is_float(got)))
+
+
+def _as_traced(leaf: Any, dtype: Any) -> Any:
+    return leaf if isinstance(leaf, jax.Array) and leaf.dtype == dtype else jnp.asarray(leaf, dtype)
+
+
+def is_quantity(value: Any) -> bool:
+    """Whether a value carries a physical unit."""
+    return isinstance(value, u.Quantity)
+
+
+def form_text(value: Any) -> str:
+    """The arrays of a value in short, for messages: `float64[3], int32[]`."""
+    texts = []
+    for node in jax.tree.leaves(value, is_leaf=is_quantity):
+        unit = f" {node.unit}" if is_quantity(node) else ""
+        array = node.mantissa if is_quantity(node) else node
+        shaped = hasattr(array, "shape") and hasattr(array, "dtype")
+        texts.append(f"{array.dtype}{list(array.shape)}{unit}" if shaped else type(array).__name__)
+    return ", ".join(texts) or "nothing"
+
+
+def _key_name(key: Any) -> Any:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return getattr(key, attribute)
+    return str(key)

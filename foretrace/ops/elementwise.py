@@ -1,0 +1,67 @@
+"""The marked elementwise operator: a parameter that acts position by position, such as a bias, a gain or a decay.
+
+Its primitive is the identity. What is marked is the value itself, the `y` of an elementwise occurrence, wherever it
+goes from there. A bias of the other operators is such an occurrence of its own.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from foretrace.ops.primitive import register_primitive
+from foretrace.ops.units import ArrayLike, Transform, convert_unit, join_unit, split_weight
+
+
+def _identity(weight: jax.Array) -> jax.Array:
+    return weight
+
+
+element_wise_p = register_primitive("etp_element_wise", _identity, gradient_enabled=True, x_invar_index=None)
+
+
+def element_wise(weight: ArrayLike, *, weight_fn: Transform | None = None) -> Any:
+    """Marks a parameter that acts elementwise.
+
+    Args:
+        weight: A floating array of any shape, with or without a unit.
+        weight_fn: Applied to the weight's mantissa first.
+
+    Returns:
+        `weight_fn(weight)`, marked, with the weight's unit.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> element_wise(jnp.array([-1.0, 2.0]), weight_fn=jnp.abs).tolist()
+        [1.0, 2.0]
+    """
+    mantissa, unit = split_weight("element_wise", "weight", weight, weight_fn)
+    return join_unit(element_wise_p.bind(mantissa), unit)
+
+
+def add_bias(
+    operator: str,
+    y: jax.Array,
+    unit: Any,
+    bias: ArrayLike | None,
+    bias_fn: Transform | None,
+    layout: Callable[[jax.Array], jax.Array] | None = None,
+) -> Any:
+    """The result `y * unit` of an operator plus its marked bias, which `layout` may reshape to fit `y`."""
+    if bias is None:
+        return join_unit(y, unit)
+    mantissa, bias_unit = split_weight(operator, "bias", bias, bias_fn)
+    mantissa = convert_unit(operator, "bias", mantissa, bias_unit, unit)
+    if layout is not None:
+        mantissa = layout(mantissa)
+    _check_bias_shape(operator, mantissa.shape, y.shape)
+    return join_unit(y + element_wise_p.bind(mantissa), unit)
+
+
+def _check_bias_shape(operator: str, bias: tuple[int, ...], y: tuple[int, ...]) -> None:
+    aligned = zip(reversed(bias), reversed(y), strict=False)
+    if len(bias) > len(y) or any(size not in (1, wanted) for size, wanted in aligned):
+        raise ValueError(
+            f"{operator}: `bias` of shape {bias} does not broadcast to the result of shape {y}. "
+            f"Give it the shape {y[-1:]}, or one that broadcasts."
+        )

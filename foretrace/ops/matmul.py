@@ -1,0 +1,97 @@
+"""The marked matrix products: one dense matrix, or one small matrix for each of several groups."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from foretrace.ops.elementwise import add_bias
+from foretrace.ops.primitive import register_primitive
+from foretrace.ops.units import ArrayLike, Transform, split_unit, split_weight
+
+
+def _matmul(x: jax.Array, weight: jax.Array) -> jax.Array:
+    return jnp.matmul(x, weight)
+
+
+def _grouped_matmul(x: jax.Array, weight: jax.Array) -> jax.Array:
+    return jnp.einsum("...gi,gio->...go", x, weight)
+
+
+matmul_p = register_primitive("etp_matmul", _matmul)
+grouped_matmul_p = register_primitive("etp_grouped_matmul", _grouped_matmul)
+
+
+def matmul(
+    x: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    weight_fn: Transform | None = None,
+    bias_fn: Transform | None = None,
+) -> Any:
+    """The marked product `x @ weight_fn(weight) + bias_fn(bias)`.
+
+    Args:
+        x: Data of shape `(..., in)`.
+        weight: A matrix of shape `(in, out)`.
+        bias: Added to the product, usually of shape `(out,)`; a marked elementwise parameter of its own.
+        weight_fn: Applied to the weight's mantissa first.
+        bias_fn: Applied to the bias's mantissa first.
+
+    Returns:
+        The product, of shape `(..., out)`, in the product of the units.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> matmul(jnp.ones((5, 3)), jnp.ones((3, 2)), jnp.zeros(2)).shape
+        (5, 2)
+    """
+    array, x_unit = split_unit("matmul", "x", x)
+    matrix, unit = split_weight("matmul", "weight", weight, weight_fn)
+    check_matmul("matmul", array, matrix)
+    return add_bias("matmul", matmul_p.bind(array, matrix), x_unit * unit, bias, bias_fn)
+
+
+def grouped_matmul(
+    x: ArrayLike,
+    weight: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    weight_fn: Transform | None = None,
+    bias_fn: Transform | None = None,
+) -> Any:
+    """The marked product of each group with its own matrix: `y[..., g, :] = x[..., g, :] @ weight[g] + bias[g]`.
+
+    Args:
+        x: Data of shape `(..., groups, in)`.
+        weight: One matrix for each group, of shape `(groups, in, out)`.
+        bias: Added to the product, usually of shape `(groups, out)`; a marked elementwise parameter of its own.
+        weight_fn: Applied to the weight's mantissa first.
+        bias_fn: Applied to the bias's mantissa first.
+
+    Returns:
+        The product, of shape `(..., groups, out)`, in the product of the units.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> grouped_matmul(jnp.ones((5, 4, 3)), jnp.ones((4, 3, 2))).shape
+        (5, 4, 2)
+    """
+    array, x_unit = split_unit("grouped_matmul", "x", x)
+    matrices, unit = split_weight("grouped_matmul", "weight", weight, weight_fn)
+    if matrices.ndim != 3 or array.ndim < 2 or array.shape[-2:] != matrices.shape[:2]:
+        raise ValueError(
+            f"grouped_matmul: `x` of shape {array.shape} and `weight` of shape {matrices.shape} do not fit. "
+            "Expected x of shape (..., groups, in) and weight of shape (groups, in, out)."
+        )
+    return add_bias("grouped_matmul", grouped_matmul_p.bind(array, matrices), x_unit * unit, bias, bias_fn)
+
+
+def check_matmul(operator: str, x: jax.Array, weight: jax.Array) -> None:
+    """Refuses data and a matrix whose shapes do not fit."""
+    if weight.ndim != 2 or x.ndim < 1 or x.shape[-1] != weight.shape[0]:
+        raise ValueError(
+            f"{operator}: `x` of shape {x.shape} and `weight` of shape {weight.shape} do not fit. "
+            "Expected x of shape (..., in) and weight of shape (in, out); for other contractions use einsum."
+        )

@@ -1,0 +1,240 @@
+"""The dense oracle: the gradient of the design's section 2 with full Jacobians, plain and slow.
+
+It evaluates a step program equation by equation, with its own list of what mixes, and takes from a compiled graph
+only the groups and the `y` of every relation. The transition `D`, the input derivative `F`, `dy/dw` and the partial
+derivative `l` are whole matrices over flattened states.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from foretrace._jax import JaxprEqn, Literal, Var, bind_eqn, eval_jaxpr
+from foretrace.compiler.graph import ETraceGraph
+from foretrace.compiler.positions import TransitionKind
+from foretrace.ops import is_etp_primitive
+from foretrace.program.records import StepProgram
+
+REDUCTIONS = {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod"}
+CUMULATIVE = {"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"}
+ALWAYS_MIXING = {"conv_general_dilated", "sort", "while"}
+
+
+def mixes(eqn: JaxprEqn, constant: Callable[[Any], bool]) -> bool:
+    """The design's list of mixing equations, in its own words."""
+    name = eqn.primitive.name
+    if is_etp_primitive(eqn.primitive):
+        return eqn.primitive.mixing
+    if name == "dot_general":
+        return bool(eqn.params["dimension_numbers"][0][0])
+    if name in REDUCTIONS:
+        return any(eqn.invars[0].aval.shape[axis] > 1 for axis in eqn.params["axes"])
+    if name in CUMULATIVE:
+        return eqn.invars[0].aval.shape[eqn.params["axis"]] > 1
+    if name in ("gather", "dynamic_slice"):
+        return not all(constant(atom) for atom in eqn.invars[1:])
+    if name == "scan":
+        return any(mixes(inner, lambda _: False) for inner in eqn.params["jaxpr"].eqns)
+    return name in ALWAYS_MIXING
+
+
+def run(
+    program: StepProgram,
+    flat: Sequence[Any],
+    *,
+    cut: bool = False,
+    added: dict[Var, Any] | None = None,
+    fixed: dict[Var, Any] | None = None,
+    wanted: Sequence[Var] = (),
+) -> tuple[list[Any], list[Any]]:
+    """Evaluates a step.
+
+    Args:
+        program: The step.
+        flat: Its inputs.
+        cut: Hold the outputs of mixing equations constant.
+        added: Perturbations of variables, seen where they meet data.
+        fixed: Values that replace what the step computes.
+        wanted: Variables whose values are returned too.
+
+    Returns:
+        The outputs and the wanted values.
+    """
+    added, fixed, jaxpr = added or {}, fixed or {}, program.jaxpr
+    env: dict[Var, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*program.consts, *flat], strict=True))
+    made = _made(program)
+
+    def read(atom: Any, data: bool) -> Any:
+        if isinstance(atom, Literal):
+            return atom.val
+        param_value = made[atom] == "params"
+        return env[atom] + added[atom] if param_value and data and atom in added else env[atom]
+
+    for eqn in jaxpr.eqns:
+        data = made[eqn.outvars[0]] == "data"
+        outs = bind_eqn(eqn, *(read(atom, data) for atom in eqn.invars))
+        stop = cut and data and mixes(eqn, lambda a: isinstance(a, Literal) or made[a] == "constants")
+        for var, value in zip(eqn.outvars, outs, strict=True):
+            value = jax.lax.stop_gradient(value) if stop else value
+            value = value + added[var] if var in added and made[var] == "data" else value
+            env[var] = fixed.get(var, value)
+    return [read(v, False) for v in jaxpr.outvars], [env[v] for v in wanted]
+
+
+def _made(program: StepProgram) -> dict[Var, str]:
+    made: dict[Var, str] = dict.fromkeys(program.jaxpr.constvars, "constants")
+    made |= dict.fromkeys(program.jaxpr.invars, "data") | dict.fromkeys(program.param_invars, "params")
+    for eqn in program.jaxpr.eqns:
+        kinds = {made[a] for a in eqn.invars if not isinstance(a, Literal)}
+        kind = "data" if "data" in kinds else "params" if "params" in kinds else "constants"
+        made.update(dict.fromkeys(eqn.outvars, "data" if set(eqn.outvars) & set(program.hidden_outvars) else kind))
+    return made
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """D-RTRL for one compiled graph and a loss on the step's outputs."""
+
+    graph: ETraceGraph
+    loss: Callable[[list[Any]], Any]
+
+    def gradient(self, params: Any, hidden: Any, other: Any, inputs: Sequence[Any]) -> list[np.ndarray]:
+        """The gradient of the summed losses over a sequence, one array for each parameter."""
+        program, relations = self.graph.program, self.graph.hidden_param_op_relations
+        quantities = jax.jit(self._quantities)
+        total = [np.zeros(p.shape) for p in params]
+        size = sum(leaf.aval.size for leaf in program.hidden)
+        traces = [[np.zeros((size, w.var.aval.size)) for w in r.occurrence.weights] for r in relations]
+        for x in inputs:
+            found = quantities(params, hidden, other, x)
+            total = [a + np.asarray(b) for a, b in zip(total, found["in_step"], strict=True)]
+            for k, relation in enumerate(relations):
+                for n, weight in enumerate(relation.occurrence.weights):
+                    carried = found["D"] @ traces[k][n]
+                    signal = (found["l"] @ carried).reshape(weight.var.aval.shape)
+                    for i, part in self._pull_back(relation, weight, params, signal).items():
+                        total[i] = total[i] + part
+                    traces[k][n] = carried + found["F"][k] @ found["dydw"][k][n]
+            hidden, other = found["hidden"], found["other"]
+        return total
+
+    def _pull_back(self, relation: Any, weight: Any, params: Any, signal: Any) -> dict[int, np.ndarray]:
+        chain = relation.trainable_processing_chains[weight.name]
+        chosen = [params[i] for i in weight.parameters]
+        _, pullback = jax.vjp(lambda *p: eval_jaxpr(chain.jaxpr, chain.consts, *p)[0], *chosen)
+        return dict(zip(weight.parameters, map(np.asarray, pullback(jnp.asarray(signal))), strict=True))
+
+    def _quantities(self, params: Any, hidden: Any, other: Any, x: Any) -> dict[str, Any]:
+        program, graph = self.graph.program, self.graph
+        n_hidden, n_other = len(program.hidden), len(program.other)
+
+        def states(hidden: Any, added: dict[Var, Any] | None = None) -> jax.Array:
+            outs, _ = run(program, [*params, *hidden, *other, *x], cut=True, added=added)
+            return _flat(outs[:n_hidden])
+
+        def loss(params: Any, fixed: dict[Var, Any] | None = None) -> Any:
+            outs, _ = run(program, [*params, *hidden, *other, *x], fixed=fixed)
+            return self.loss(outs[n_hidden + n_other :])
+
+        outs, _ = run(program, [*params, *hidden, *other, *x])
+        new = dict(zip(program.hidden_outvars, outs[:n_hidden], strict=True))
+        signals = dict.fromkeys(program.hidden_outvars)
+        for group in graph.hidden_groups:
+            own = group.hidden_outvars
+            found = jax.grad(lambda values, own=own: loss(params, dict(zip(own, values, strict=True))))(
+                [new[v] for v in own]
+            )
+            signals |= dict(zip(own, found, strict=True))
+        jacobians = [
+            jax.jacrev(lambda p, y=r.y_var: states(hidden, {y: p}))(_zeros(r.y_var))
+            for r in graph.hidden_param_op_relations
+        ]
+        return {
+            "hidden": outs[:n_hidden],
+            "other": outs[n_hidden : n_hidden + n_other],
+            "in_step": jax.grad(loss)(list(params)),
+            "D": _matrix(jax.jacrev(states)(list(hidden))) * transition_mask(graph),
+            "F": [
+                j.reshape(j.shape[0], -1) * group_rows(graph, r.hidden_groups)[:, None]
+                for r, j in zip(graph.hidden_param_op_relations, jacobians, strict=True)
+            ],
+            "dydw": [self._operator(r, [*params, *hidden, *other, *x]) for r in graph.hidden_param_op_relations],
+            "l": _flat([signals[v] for v in program.hidden_outvars]),
+        }
+
+    def _operator(self, relation: Any, flat: Sequence[Any]) -> list[Any]:
+        occurrence = relation.occurrence
+        if relation.occurrence.kind == "elementwise":
+            return [jnp.eye(occurrence.y_var.aval.size)]
+        eqn, place = occurrence.eqn, occurrence.eqn.outvars.index(occurrence.y_var)
+        wanted = [a for a in eqn.invars if not isinstance(a, Literal)]
+        values = dict(zip(wanted, run(self.graph.program, flat, wanted=wanted)[1], strict=True))
+        operands = [a.val if isinstance(a, Literal) else values[a] for a in eqn.invars]
+
+        def y(value: Any, index: int) -> Any:
+            return bind_eqn(eqn, *(value if i == index else o for i, o in enumerate(operands)))[place].reshape(-1)
+
+        return [
+            jax.jacrev(y)(operands[w.index], w.index).reshape(occurrence.y_var.aval.size, -1)
+            for w in occurrence.weights
+        ]
+
+
+def transition_mask(graph: ETraceGraph) -> np.ndarray:
+    """One where a derivative of a next by a previous state is kept: inside a group, and for a group whose elements
+    reach several positions, at the same position."""
+    leaves = graph.program.hidden
+    group_of = {path: group for group in graph.hidden_groups for path in group.hidden_paths}
+    owner = np.concatenate([np.full(leaf.aval.size, group_of[leaf.path].index) for leaf in leaves])
+    place = np.concatenate([_positions(leaf, group_of[leaf.path]) for leaf in leaves])
+    collapsed = np.array([g.positions.kind is TransitionKind.COLLAPSED for g in graph.hidden_groups])[owner]
+    kept = (owner[:, None] == owner[None, :]) & (~collapsed[:, None] | (place[:, None] == place[None, :]))
+    return kept.astype(float)
+
+
+def group_rows(graph: ETraceGraph, groups: Sequence[Any]) -> np.ndarray:
+    """One for the elements of states in these groups."""
+    paths = {path for group in groups for path in group.hidden_paths}
+    return np.concatenate([np.full(leaf.aval.size, float(leaf.path in paths)) for leaf in graph.program.hidden])
+
+
+def _positions(leaf: Any, group: Any) -> np.ndarray:
+    count = int(np.prod(group.varshape, dtype=int))
+    return np.arange(leaf.aval.size) // (leaf.aval.size // count)
+
+
+def _zeros(var: Var) -> jax.Array:
+    return jnp.zeros(var.aval.shape, var.aval.dtype)
+
+
+def _flat(values: Sequence[Any]) -> jax.Array:
+    return jnp.concatenate([jnp.ravel(v) for v in values])
+
+
+def _matrix(blocks: Sequence[Any]) -> jax.Array:
+    return jnp.concatenate([b.reshape(b.shape[0], -1) for b in blocks], axis=1)
+
+
+def bptt(graph: ETraceGraph, loss: Callable, params: Any, hidden: Any, other: Any, inputs: Sequence[Any]) -> list[Any]:
+    """The whole gradient, backward through time over hidden states; other states carry none."""
+    program = graph.program
+    n_hidden, n_other = len(program.hidden), len(program.other)
+
+    @jax.jit
+    def gradient(params: Any) -> Any:
+        def total(params: Any) -> Any:
+            def step(carry: Any, x: Any) -> Any:
+                flat = eval_jaxpr(program.jaxpr, program.consts, *params, *carry[0], *carry[1], *x)
+                rest = [jax.lax.stop_gradient(o) for o in flat[n_hidden : n_hidden + n_other]]
+                return (flat[:n_hidden], rest), loss(flat[n_hidden + n_other :])
+
+            stacked = [jnp.stack(values) for values in zip(*inputs, strict=True)]
+            return jnp.sum(jax.lax.scan(step, (list(hidden), list(other)), stacked)[1])
+
+        return jax.grad(total)(list(params))
+
+    return gradient(params)

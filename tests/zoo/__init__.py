@@ -1,0 +1,18 @@
+"""The table of models: what the compiler must find in each, and something to train for everything above it."""
+
+from .control import control
+from .marked import marked
+from .modules import modules
+from .neurons import neurons
+from .positions import positions
+from .rates import rates
+from .records import Expected, Model, inputs
+from .run import as_step, backpropagated, initialised, trajectory
+from .spiking import spiking
+from .weights import weights
+
+MODELS: tuple[Model, ...] = tuple(
+    model for table in (rates, spiking, weights, positions, control, marked, modules, neurons) for model in table.models
+)
+
+__all__ = ["MODELS", "Expected", "Model", "as_step", "backpropagated", "initialised", "inputs", "trajectory"]
