@@ -3,6 +3,10 @@
 It evaluates a step program equation by equation, with its own list of what mixes, and takes from a compiled graph
 only the groups and the `y` of every relation. The transition `D`, the input derivative `F`, `dy/dw` and the partial
 derivative `l` are whole matrices over flattened states.
+
+A loss may also read the past beside the new state: an output made of the previous state, or of the parts that a packed
+state is put together of. That partial derivative by the previous states, the new ones held fixed, is `b`, and its
+product with the trace belongs to the gradient too; without it D-RTRL would not equal BPTT for such models.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,7 +79,7 @@ def run(
         return env[atom] + added[atom] if param_value and data and atom in added else env[atom]
 
     for eqn in jaxpr.eqns:
-        data = made[eqn.outvars[0]] == "data"
+        data = "data" in [made[var] for var in eqn.outvars]
         outs = bind_eqn(eqn, *(read(atom, data) for atom in eqn.invars))
         stop = cut and data and mixes(eqn, lambda a: isinstance(a, Literal) or made[a] == "constants")
         for var, value in zip(eqn.outvars, outs, strict=True):
@@ -115,7 +119,7 @@ class Oracle:
             for k, relation in enumerate(relations):
                 for n, weight in enumerate(relation.occurrence.weights):
                     carried = found["D"] @ traces[k][n]
-                    signal = (found["l"] @ carried).reshape(weight.var.aval.shape)
+                    signal = (found["l"] @ carried + found["b"] @ traces[k][n]).reshape(weight.var.aval.shape)
                     for i, part in self._pull_back(relation, weight, params, signal).items():
                         total[i] = total[i] + part
                     traces[k][n] = carried + found["F"][k] @ found["dydw"][k][n]
@@ -136,19 +140,24 @@ class Oracle:
             outs, _ = run(program, [*params, *hidden, *other, *x], cut=True, added=added)
             return _flat(outs[:n_hidden])
 
-        def loss(params: Any, fixed: dict[Var, Any] | None = None) -> Any:
-            outs, _ = run(program, [*params, *hidden, *other, *x], fixed=fixed)
+        def loss(params: Any, fixed: dict[Var, Any] | None = None, old: Any = hidden) -> Any:
+            outs, _ = run(program, [*params, *old, *other, *x], fixed=fixed)
             return self.loss(outs[n_hidden + n_other :])
 
         outs, _ = run(program, [*params, *hidden, *other, *x])
         new = dict(zip(program.hidden_outvars, outs[:n_hidden], strict=True))
         signals = dict.fromkeys(program.hidden_outvars)
+        bypass = dict.fromkeys(program.hidden_invars)
         for group in graph.hidden_groups:
             own = group.hidden_outvars
             found = jax.grad(lambda values, own=own: loss(params, dict(zip(own, values, strict=True))))(
                 [new[v] for v in own]
             )
             signals |= dict(zip(own, found, strict=True))
+            fixed = {v: jax.lax.stop_gradient(new[v]) for v in own}
+            past = jax.grad(lambda old, fixed=fixed: loss(params, fixed, old))(list(hidden))
+            both = zip(program.hidden_invars, past, strict=True)
+            bypass |= {v: signal for v, signal in both if v in group.hidden_invars}
         jacobians = [
             jax.jacrev(lambda p, y=r.y_var: states(hidden, {y: p}))(_zeros(r.y_var))
             for r in graph.hidden_param_op_relations
@@ -164,6 +173,7 @@ class Oracle:
             ],
             "dydw": [self._operator(r, [*params, *hidden, *other, *x]) for r in graph.hidden_param_op_relations],
             "l": _flat([signals[v] for v in program.hidden_outvars]),
+            "b": _flat([bypass[v] for v in program.hidden_invars]),
         }
 
     def _operator(self, relation: Any, flat: Sequence[Any]) -> list[Any]:

@@ -13,9 +13,10 @@ from typing import Any, Literal, Protocol
 from foretrace._jax import Jaxpr, Var
 from foretrace.compiler import rules as _rules  # noqa: F401  (registers the rules)
 from foretrace.compiler.drawing import draw_graph
+from foretrace.compiler.findings import find_records
 from foretrace.compiler.groups import HiddenGroup, find_groups
 from foretrace.compiler.history import Parameter, find_parameters
-from foretrace.compiler.occurrences import Occurrence, OccurrenceKind, find_occurrences, has_marks
+from foretrace.compiler.occurrences import Occurrence, find_occurrences, has_marks
 from foretrace.compiler.patterns import Patterns, analyse
 from foretrace.compiler.perturbation import HiddenPerturbation, add_perturbation
 from foretrace.compiler.relations import HiddenParamOpRelation, Reach, find_reach, make_relation
@@ -23,8 +24,8 @@ from foretrace.compiler.report import CompilationReport
 from foretrace.compiler.substeps import split_loops
 from foretrace.compiler.values import classify
 from foretrace.program import to_code
-from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
-from foretrace.program.records import StepProgram, path_name
+from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, Path
+from foretrace.program.records import StepProgram
 
 Discover = Literal["auto", "marked", "all"]
 
@@ -165,7 +166,7 @@ def compile_program(
     groups, group_records = find_groups(program, values.data_jaxpr, patterns, states)
     relations = _relations(occurrences, groups, program, values.data_jaxpr, patterns, weights)
     parameters = find_parameters(program, occurrences, relations, patterns)
-    records = (*program.diagnostics, *group_records, *_records(program, parameters, patterns))
+    records = (*program.diagnostics, *group_records, *find_records(program, values, parameters, patterns))
     return ETraceGraph(
         module_info=info if program is info.program else info.with_program(program),
         hidden_groups=groups,
@@ -201,83 +202,3 @@ def _relations(
         if reached:
             relations.append(make_relation(occurrence, reached, program, jaxpr, patterns, param_states))
     return tuple(relations)
-
-
-def _records(program: StepProgram, parameters: Sequence[Parameter], patterns: Patterns) -> list[CompilationRecord]:
-    return [
-        *(_unknown(name) for name in dict.fromkeys(eqn.primitive.name for eqn in patterns.unknown)),
-        *(record for parameter in parameters for record in _parameter_records(parameter, patterns, program)),
-    ]
-
-
-def _unknown(name: str) -> CompilationRecord:
-    text = (
-        f"Primitive `{name}` has no rule: it counts as mixing everything, so no history passes through it. "
-        "Write it with JAX's own primitives, or mark the operator with foretrace.register_primitive."
-    )
-    return CompilationRecord(DiagnosticKind.PRIMITIVE_UNKNOWN, DiagnosticLevel.WARNING, text, primitive=name)
-
-
-def _parameter_records(parameter: Parameter, patterns: Patterns, program: StepProgram) -> list[CompilationRecord]:
-    related = {id(relation.occurrence): relation for relation in parameter.relations}
-    if not parameter.occurrences:
-        text = f"Parameter `{parameter.name}` meets no data in this step: its gradient is zero."
-        return [_about(parameter, DiagnosticKind.PARAMETER_UNUSED, DiagnosticLevel.WARNING, text)]
-    records = []
-    for occurrence in parameter.occurrences:
-        relation = related.get(id(occurrence))
-        if relation is None:
-            records.append(_excluded(parameter, occurrence, patterns, program))
-            continue
-        text = f"`{parameter.name}` reaches {_paths(relation.connected_hidden_paths)} by `{occurrence.primitive.name}`."
-        records.append(_about(parameter, DiagnosticKind.RELATION_INCLUDED, DiagnosticLevel.INFO, text, relation))
-        if "mixed" in relation.path_classification.values():
-            text = f"`{parameter.name}` also reaches its states through mixing; that part carries no history."
-            records.append(
-                _about(parameter, DiagnosticKind.RELATION_PARTIAL_PATH, DiagnosticLevel.INFO, text, relation)
-            )
-    return records
-
-
-def _excluded(
-    parameter: Parameter, occurrence: Occurrence, patterns: Patterns, program: StepProgram
-) -> CompilationRecord:
-    outs = program.hidden_outvars
-    name, operator, y_var = parameter.name, occurrence.primitive.name, occurrence.y_var
-    keeps = "It keeps its exact in-step gradient."
-    if not any(patterns.reaches(y_var, out) for out in outs):
-        kind, level = DiagnosticKind.RELATION_EXCLUDED_NON_TEMPORAL, DiagnosticLevel.INFO
-        text = f"`{name}` reaches no state by `{operator}`: it needs no history there."
-    elif occurrence.is_loop:
-        kind, level = DiagnosticKind.RELATION_PARTIAL_PATH, DiagnosticLevel.INFO
-        text = f"`{name}` also acts from one sub-step of a loop to the next through mixing. {keeps}"
-    elif occurrence.kind is OccurrenceKind.OPAQUE:
-        kind, level = DiagnosticKind.RELATION_EXCLUDED_NONLINEAR, DiagnosticLevel.WARNING
-        text = f"`{name}` enters `{operator}`, which is neither linear in it nor elementwise. {keeps}"
-    elif not occurrence.traced:
-        kind, level = DiagnosticKind.RELATION_EXCLUDED_UNMARKED, DiagnosticLevel.WARNING
-        text = f"`{name}` enters by a plain `{operator}` in a model that marks other operators. {keeps}"
-    elif any(patterns.reaches_directly(y_var, out) for out in outs):
-        kind, level = DiagnosticKind.RELATION_EXCLUDED_SHAPE_MISMATCH, DiagnosticLevel.WARNING
-        text = f"An element of `{name}` in `{operator}` reaches too many positions of a state at once. {keeps}"
-    else:
-        kind, level = DiagnosticKind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT, DiagnosticLevel.WARNING
-        text = f"`{name}` in `{operator}` reaches states only through another weight or mixing. {keeps}"
-    return _about(parameter, kind, level, text, operator=operator)
-
-
-def _about(
-    parameter: Parameter,
-    kind: DiagnosticKind,
-    level: DiagnosticLevel,
-    text: str,
-    relation: HiddenParamOpRelation | None = None,
-    operator: str | None = None,
-) -> CompilationRecord:
-    hidden = () if relation is None else relation.connected_hidden_paths
-    operator = operator if relation is None else relation.primitive.name
-    return CompilationRecord(kind, level, text, operator, parameter.path, hidden)
-
-
-def _paths(paths: Sequence[Path]) -> str:
-    return ", ".join(f"`{path_name(path)}`" for path in paths)

@@ -10,7 +10,7 @@ from foretrace.frontends.function import trace_function
 from random_programs import Program, generate
 
 CHUNK = 10
-QUICK, SLOW = 240, 3000
+QUICK, SLOW = 200, 3000
 
 
 def found_structure(program: Program) -> list[list[np.ndarray]]:

@@ -36,8 +36,10 @@ def choice(draft: Draft) -> Operation:
 
 
 @family("choice")
-def triangle(draft: Draft) -> Operation:
-    return Operation("tril", lambda v: jnp.tril(fit(v, (3, 3))), (draft.pick(4),), exact=False)
+def masked(draft: Draft) -> Operation:
+    """JAX takes triangles and diagonals by constant masks."""
+    name, function = [("tril", jnp.tril), ("diagonal", jnp.diagonal)][draft.integer(0, 1)]
+    return Operation(name, lambda v: function(fit(v, (3, 3))), (draft.pick(4),), exact=False)
 
 
 ORDERED: dict[str, Callable[[Any], Any]] = {

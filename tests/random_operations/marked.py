@@ -26,4 +26,5 @@ MARKED: dict[str, Callable[[Any, Any, Any], Any]] = {
 def marked(draft: Draft) -> Operation:
     name = draft.choose(MARKED)
     operands = (draft.pick(2), draft.pick_param(), draft.pick_param())
-    return Operation(f"marked_{name}", lambda v, w, b: 0.5 * MARKED[name](v, w, b), operands, growth="product")
+    exact = name != "embedding"  # its indices count as data
+    return Operation(f"marked_{name}", lambda v, w, b: 0.5 * MARKED[name](v, w, b), operands, exact, "product")

@@ -60,14 +60,6 @@ def cumulative(draft: Draft) -> Operation:
     return Operation(name, lambda v: CUMULATIVE[name](v if v.ndim else v[None], axis, reverse), (value,))
 
 
-@family("reduction")
-def window_sum(draft: Draft) -> Operation:
-    def function(v: Any) -> Any:
-        return jax.lax.reduce_window(fit(v, (2, 5)), 0.0, jax.lax.add, (1, 3), (1, 2), "SAME")
-
-    return Operation("reduce_window_sum", function, (draft.pick(4),))
-
-
 # --- mixing -----------------------------------------------------------------------------------------------------------
 
 
@@ -120,7 +112,6 @@ EINSUMS: list[tuple[str, Shape, Shape]] = [
     ("bi,i->b", (2, 3), (3,)),
     ("i,j->ij", (3,), (4,)),
     ("bij,bj->bi", (2, 2, 3), (2, 3)),
-    ("ii,i->i", (3, 3), (3,)),
     ("hi,hij->hj", (2, 3), (2, 3, 2)),
     ("ab,bc->ca", (2, 3), (3, 4)),
 ]

@@ -18,6 +18,8 @@ RARE: dict[str, Callable[[Any, Any], Any]] = {
     "determinant": lambda a, b: squash(jnp.linalg.det(jnp.eye(2) + 0.4 * fit(a, (2, 2)))) * fit(b, (2,)),
     "logsumexp_pairs": lambda a, b: jax.nn.logsumexp(jnp.stack([a, b]), axis=0),
     "reduce_precision": lambda a, b: jax.lax.reduce_precision(a, 8, 20) * b,
+    "window_sum": lambda a, b: jax.lax.reduce_window(fit(a, (2, 5)), 0.0, jax.lax.add, (1, 3), (1, 2), "SAME"),
+    "window_mean": lambda a, b: jax.lax.reduce_window(fit(b, (6,)), 0.0, jax.lax.add, (2,), (2,), "VALID") / 2.0,
     "searchsorted": lambda a, b: 0.2 * jnp.searchsorted(jnp.sort(a.reshape(-1)), b.reshape(-1)) + b.reshape(-1),
     "reduce": lambda a, b: jax.lax.reduce(squash(a), 0.1, lambda c, d: c + d, (0,)),
     "integer_chain": lambda a, b: (to_index(a, 5) << 1).astype(a.dtype) * b,

@@ -210,11 +210,6 @@ def stack(draft: Draft) -> Operation:
 
 
 @family("structural")
-def diagonal(draft: Draft) -> Operation:
-    return Operation("diagonal", lambda v: jnp.diagonal(fit(v, (3, 3))), (draft.pick(4),))
-
-
-@family("structural")
 def broadcast_to(draft: Draft) -> Operation:
     value, count = draft.pick(), draft.integer(2, 3)
     return Operation("broadcast_to", lambda v: jnp.broadcast_to(v, (count, *v.shape)), (value,))

@@ -1,0 +1,125 @@
+"""What the compiler says about what it found: one typed record for everything kept, left out or odd.
+
+The records follow from the analysis and change nothing in it. Their kinds are for programs, their texts for people.
+"""
+
+from collections.abc import Sequence
+
+from foretrace._jax import JaxprEqn, source_line
+from foretrace.compiler.history import Parameter
+from foretrace.compiler.occurrences import Occurrence, OccurrenceKind
+from foretrace.compiler.patterns import Patterns
+from foretrace.compiler.relations import HiddenParamOpRelation
+from foretrace.compiler.values import Made, Values
+from foretrace.ops import ETPPrimitive
+from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
+from foretrace.program.records import StepProgram, path_name
+
+
+def find_records(
+    program: StepProgram, values: Values, parameters: Sequence[Parameter], patterns: Patterns
+) -> list[CompilationRecord]:
+    """Records of unknown primitives, of odd marked operators, and of every parameter's occurrences, in that order."""
+    return [
+        *(_unknown(name) for name in dict.fromkeys(eqn.primitive.name for eqn in patterns.unknown)),
+        *(record for eqn in program.jaxpr.eqns for record in _mark_records(eqn, values)),
+        *(record for parameter in parameters for record in _parameter_records(parameter, patterns, program)),
+    ]
+
+
+def _mark_records(eqn: JaxprEqn, values: Values) -> list[CompilationRecord]:
+    """What is odd about a marked operator: weights that are data, several outputs."""
+    primitive = eqn.primitive
+    if not isinstance(primitive, ETPPrimitive):
+        return []
+    records = []
+    trainable = primitive.trainable_invars(eqn.params)
+    data = [name for name, i in trainable.items() if values.of(eqn.invars[i]) is not Made.PARAMETERS]
+    if data:
+        names, every = " and ".join(f"`{name}`" for name in data), len(data) == len(trainable)
+        text = (
+            f"{names} of the marked operator `{primitive.name}` at {source_line(eqn)} is not made of parameters alone. "
+        )
+        text += "It gets no trace: mark the operator that its parameters enter, or use a plain operator here."
+        kinds = DiagnosticKind.RELATION_EXCLUDED_NO_PARAMSTATE, DiagnosticKind.TRAINABLE_INVAR_NOT_PARAMSTATE
+        records.append(CompilationRecord(kinds[not every], DiagnosticLevel.WARNING, text, primitive.name))
+    if len(eqn.outvars) > 1:
+        text = (
+            f"The marked operator `{primitive.name}` has several outputs; output {primitive.y_outvar_index} is traced."
+        )
+        kind = DiagnosticKind.MULTI_OUTPUT_PRIMITIVE_DETECTED
+        records.append(CompilationRecord(kind, DiagnosticLevel.INFO, text, primitive.name))
+    return records
+
+
+def _unknown(name: str) -> CompilationRecord:
+    text = (
+        f"Primitive `{name}` has no rule: it counts as mixing everything, so no history passes through it. "
+        "Write it with JAX's own primitives, or mark the operator with foretrace.register_primitive."
+    )
+    return CompilationRecord(DiagnosticKind.PRIMITIVE_UNKNOWN, DiagnosticLevel.WARNING, text, primitive=name)
+
+
+def _parameter_records(parameter: Parameter, patterns: Patterns, program: StepProgram) -> list[CompilationRecord]:
+    related = {id(relation.occurrence): relation for relation in parameter.relations}
+    if not parameter.occurrences:
+        text = f"Parameter `{parameter.name}` meets no data in this step: its gradient is zero."
+        return [_about(parameter, DiagnosticKind.PARAMETER_UNUSED, DiagnosticLevel.WARNING, text)]
+    records = []
+    for occurrence in parameter.occurrences:
+        relation = related.get(id(occurrence))
+        if relation is None:
+            records.append(_excluded(parameter, occurrence, patterns, program))
+            continue
+        text = f"`{parameter.name}` reaches {_paths(relation.connected_hidden_paths)} by `{occurrence.primitive.name}`."
+        records.append(_about(parameter, DiagnosticKind.RELATION_INCLUDED, DiagnosticLevel.INFO, text, relation))
+        if "mixed" in relation.path_classification.values():
+            text = f"`{parameter.name}` also reaches its states through mixing; that part carries no history."
+            records.append(
+                _about(parameter, DiagnosticKind.RELATION_PARTIAL_PATH, DiagnosticLevel.INFO, text, relation)
+            )
+    return records
+
+
+def _excluded(
+    parameter: Parameter, occurrence: Occurrence, patterns: Patterns, program: StepProgram
+) -> CompilationRecord:
+    outs = program.hidden_outvars
+    name, operator, y_var = parameter.name, occurrence.primitive.name, occurrence.y_var
+    keeps = "It keeps its exact in-step gradient."
+    if not any(patterns.reaches(y_var, out) for out in outs):
+        kind, level = DiagnosticKind.RELATION_EXCLUDED_NON_TEMPORAL, DiagnosticLevel.INFO
+        text = f"`{name}` reaches no state by `{operator}`: it needs no history there."
+    elif occurrence.is_loop:
+        kind, level = DiagnosticKind.RELATION_PARTIAL_PATH, DiagnosticLevel.INFO
+        text = f"`{name}` also acts from one sub-step of a loop to the next through mixing. {keeps}"
+    elif occurrence.kind is OccurrenceKind.OPAQUE:
+        kind, level = DiagnosticKind.RELATION_EXCLUDED_NONLINEAR, DiagnosticLevel.WARNING
+        text = f"`{name}` enters `{operator}`, which is neither linear in it nor elementwise. {keeps}"
+    elif not occurrence.traced:
+        kind, level = DiagnosticKind.RELATION_EXCLUDED_UNMARKED, DiagnosticLevel.WARNING
+        text = f"`{name}` enters by a plain `{operator}` in a model that marks other operators. {keeps}"
+    elif any(patterns.reaches_directly(y_var, out) for out in outs):
+        kind, level = DiagnosticKind.RELATION_EXCLUDED_SHAPE_MISMATCH, DiagnosticLevel.WARNING
+        text = f"An element of `{name}` in `{operator}` reaches too many positions of a state at once. {keeps}"
+    else:
+        kind, level = DiagnosticKind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT, DiagnosticLevel.WARNING
+        text = f"`{name}` in `{operator}` reaches states only through another weight or mixing. {keeps}"
+    return _about(parameter, kind, level, text, operator=operator)
+
+
+def _about(
+    parameter: Parameter,
+    kind: DiagnosticKind,
+    level: DiagnosticLevel,
+    text: str,
+    relation: HiddenParamOpRelation | None = None,
+    operator: str | None = None,
+) -> CompilationRecord:
+    hidden = () if relation is None else relation.connected_hidden_paths
+    operator = operator if relation is None else relation.primitive.name
+    return CompilationRecord(kind, level, text, operator, parameter.path, hidden)
+
+
+def _paths(paths: Sequence[Path]) -> str:
+    return ", ".join(f"`{path_name(path)}`" for path in paths)

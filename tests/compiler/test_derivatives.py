@@ -1,0 +1,88 @@
+"""The derivatives that a graph offers, `D` of its groups and `F` of its relations, against full Jacobians."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from foretrace._jax import eval_jaxpr
+from foretrace.compiler.positions import TransitionKind
+from oracle import run
+from zoo import MODELS, Model
+from zoo.compiled import compiled
+from zoo.flat import flat_values
+
+every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+
+
+def first_step(model: Model) -> tuple[Any, list[Any]]:
+    graph, built = compiled(model)
+    params, hidden, other, (x,) = flat_values(graph, model, built, 1)
+    return graph, [*params, *hidden, *other, *x]
+
+
+def values_of(graph: Any, flat: list[Any], variables: list[Any]) -> list[Any]:
+    return run(graph.program, flat, wanted=variables)[1]
+
+
+def dense(function: Any, value: Any, rows: int) -> np.ndarray:
+    return np.asarray(jax.jit(jax.jacrev(function))(value)).reshape(rows, -1)
+
+
+@every_model
+def test_diagonal_jacobian_is_the_direct_jacobian_at_each_position(model: Model) -> None:
+    graph, flat = first_step(model)
+    program = graph.program
+    for group in graph.hidden_groups:
+        places = [program.hidden_invars.index(var) for var in group.hidden_invars]
+        start = len(program.params)
+        old = [flat[start + k] for k in places]
+
+        def new(joined: Any, group: Any = group, places: Any = places, start: Any = start) -> Any:
+            changed = list(flat)
+            for k, value in zip(places, group.split_hidden(joined), strict=True):
+                changed[start + k] = value
+            outs, _ = run(program, changed, cut=True)
+            return group.concat_hidden([outs[k] for k in places])
+
+        found = np.asarray(group.diagonal_jacobian(old, values_of(graph, flat, group.transition_jaxpr_constvars)))
+        count, slots = int(np.prod(group.varshape, dtype=int)), group.num_state
+        whole = dense(new, group.concat_hidden(old), count * slots).reshape(count, slots, count, slots)
+        expected, seen = np.zeros((count, slots, slots)), np.zeros_like(whole)
+        for i, j, p in np.argwhere(group.positions.targets >= 0):
+            target = group.positions.targets[i, j, p]
+            expected[p, i, j] = seen[target, i, p, j] = whole[target, i, p, j]
+        np.testing.assert_allclose(found.reshape(count, slots, slots), expected, rtol=1e-12, atol=1e-14)
+        if group.positions.kind is not TransitionKind.COLLAPSED:
+            np.testing.assert_array_equal(whole, seen)
+
+
+@every_model
+def test_targets_name_every_derivative_by_y(model: Model) -> None:
+    graph, flat = first_step(model)
+    for relation in graph.hidden_param_op_relations:
+        y_var = relation.y_var
+        (y,) = values_of(graph, flat, [y_var])
+        groups = zip(relation.hidden_groups, relation.y_to_hidden_group_jaxprs, relation.reaches, strict=True)
+        for group, jaxpr, reach in groups:
+            constants = values_of(graph, flat, jaxpr.constvars)
+            places = [graph.program.hidden_outvars.index(var) for var in group.hidden_outvars]
+
+            def states(added: Any, group: Any = group, places: Any = places, y_var: Any = y_var) -> Any:
+                outs, _ = run(graph.program, flat, cut=True, added={y_var: added})
+                return group.concat_hidden([outs[k] for k in places])
+
+            count, slots = int(np.prod(group.varshape, dtype=int)), group.num_state
+            whole = dense(states, np.zeros(y.shape), count * slots).reshape(count, slots, y.size)
+            named = np.zeros((count, y.size), bool)
+            for color, source in np.argwhere(reach.targets >= 0):
+                assert reach.colors[reach.targets[color, source]] == color
+                named[reach.targets[color, source], source] = True
+            assert not np.any((whole != 0).any(axis=1) & ~named)
+
+            def sliced(value: Any, jaxpr: Any = jaxpr, constants: Any = constants, group: Any = group) -> Any:
+                return group.concat_hidden(eval_jaxpr(jaxpr, constants, value))
+
+            found = dense(sliced, y, count * slots).reshape(count, slots, y.size)
+            np.testing.assert_allclose(found, whole, rtol=1e-12, atol=1e-14)
