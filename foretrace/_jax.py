@@ -52,6 +52,7 @@ __all__ = [
     "new_var",
     "primitives",
     "source_line",
+    "tangent_jaxpr",
 ]
 
 
@@ -95,6 +96,19 @@ def bind_eqn(eqn: JaxprEqn, *args: Any) -> list[Any]:
     with eqn.ctx.manager:
         out = eqn.primitive.bind(*args, **params)
     return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def tangent_jaxpr(eqn: JaxprEqn) -> tuple[ClosedJaxpr, list[int], list[int]]:
+    """The tangent rule of a `custom_jvp_call` as a jaxpr.
+
+    Returns:
+        The jaxpr from operands and tangents to outputs and tangents; the operands that have a tangent; the outputs that
+        have one.
+    """
+    constant = [not is_float(atom.aval) for atom in eqn.invars]
+    jaxpr, consts, zeros = eqn.params["jvp_jaxpr_fun"].call_wrapped(*constant)
+    active = [i for i, fixed in enumerate(constant) if not fixed]
+    return ClosedJaxpr(jaxpr, list(consts)), active, [k for k, zero in enumerate(zeros) if not zero]
 
 
 def make_jaxpr_of(fun: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:

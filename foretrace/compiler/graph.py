@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from foretrace._jax import Jaxpr, Var
+from foretrace._jax import Var
 from foretrace.compiler import rules as _rules  # noqa: F401  (registers the rules)
 from foretrace.compiler.drawing import draw_graph
 from foretrace.compiler.findings import find_records
@@ -21,6 +21,7 @@ from foretrace.compiler.patterns import Patterns, analyse
 from foretrace.compiler.perturbation import HiddenPerturbation, add_perturbation
 from foretrace.compiler.relations import HiddenParamOpRelation, Reach, find_reach, make_relation
 from foretrace.compiler.report import CompilationReport
+from foretrace.compiler.slicing import DirectSlicer
 from foretrace.compiler.substeps import split_loops
 from foretrace.compiler.values import classify
 from foretrace.program import to_code
@@ -163,8 +164,9 @@ def compile_program(
     occurrences = find_occurrences(program, values, discover=everything)
     sources = dict.fromkeys([*program.hidden_invars, *program.hidden_outvars, *(o.y_var for o in occurrences)])
     patterns = analyse(values.data_jaxpr, list(sources), consts=program.consts)
-    groups, group_records = find_groups(program, values.data_jaxpr, patterns, states)
-    relations = _relations(occurrences, groups, program, values.data_jaxpr, patterns, weights)
+    slicer = DirectSlicer(values.data_jaxpr, patterns.structures)
+    groups, group_records = find_groups(program, slicer, patterns, states)
+    relations = _relations(occurrences, groups, program, patterns, weights)
     parameters = find_parameters(program, occurrences, relations, patterns)
     records = (*program.diagnostics, *group_records, *find_records(program, values, parameters, patterns))
     return ETraceGraph(
@@ -186,7 +188,6 @@ def _relations(
     occurrences: Sequence[Occurrence],
     groups: Sequence[HiddenGroup],
     program: StepProgram,
-    jaxpr: Jaxpr,
     patterns: Patterns,
     param_states: Sequence[Any],
 ) -> tuple[HiddenParamOpRelation, ...]:
@@ -200,5 +201,5 @@ def _relations(
                 reach = find_reach(group, occurrence.y_var, patterns)
                 reached += [] if reach is None else [(group, reach)]
         if reached:
-            relations.append(make_relation(occurrence, reached, program, jaxpr, patterns, param_states))
+            relations.append(make_relation(occurrence, reached, program, patterns, param_states))
     return tuple(relations)

@@ -5,6 +5,7 @@ connected states of one shape form a group. A group knows its transition: the ja
 previous ones with every mixing output held constant, and from it the derivative `D` at each position.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from foretrace.compiler import sparse
 from foretrace.compiler.blocks import Block
 from foretrace.compiler.patterns import Patterns
 from foretrace.compiler.positions import Slot, Transition, TransitionKind, find_transition, is_packed, slot_blocks
-from foretrace.compiler.slicing import direct_slice
+from foretrace.compiler.slicing import DirectSlicer
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
 from foretrace.program.records import Leaf, StepProgram, path_name
 
@@ -35,11 +36,11 @@ class HiddenGroup:
         hidden_states: The states as the model's library has them, or their leaves for a plain function.
         hidden_invars: Their values before the step.
         hidden_outvars: Their values after it.
-        transition_jaxpr: Next states by previous ones along direct paths; its constvars are held constant.
         varshape: Shape of the positions.
         slots: The values at each position, in the order of `concat_hidden`.
         positions: Where each element goes in one step.
         coupled: Some new state of the group depends directly on another new one within the step.
+        slicing: Cuts direct parts out of the step.
     """
 
     index: int
@@ -47,11 +48,16 @@ class HiddenGroup:
     hidden_states: tuple[Any, ...]
     hidden_invars: tuple[Var, ...]
     hidden_outvars: tuple[Var, ...]
-    transition_jaxpr: Jaxpr
     varshape: tuple[int, ...]
     slots: tuple[Slot, ...]
     positions: Transition = field(repr=False)
     coupled: bool
+    slicing: DirectSlicer = field(repr=False)
+
+    @functools.cached_property
+    def transition_jaxpr(self) -> Jaxpr:
+        """Next states by previous ones along direct paths; its constvars are held constant."""
+        return self.slicing.cut(self.hidden_invars, self.hidden_outvars)
 
     @property
     def num_state(self) -> int:
@@ -127,20 +133,20 @@ class HiddenGroup:
 
     def dict(self) -> dict[str, Any]:
         """The attributes by name."""
-        return {name: getattr(self, name) for name in (*self.__dataclass_fields__, "num_state")}
+        return {name: getattr(self, name) for name in (*self.__dataclass_fields__, "num_state", "transition_jaxpr")}
 
     def _is_packed(self, state: int) -> bool:
         return next(slot.index is not None for slot in self.slots if slot.state == state)
 
 
 def find_groups(
-    program: StepProgram, jaxpr: Jaxpr, patterns: Patterns, states: Sequence[Any]
+    program: StepProgram, slicer: DirectSlicer, patterns: Patterns, states: Sequence[Any]
 ) -> tuple[tuple[HiddenGroup, ...], tuple[CompilationRecord, ...]]:
     """Groups the hidden states of a program, in the order of their first states.
 
     Args:
         program: The step program.
-        jaxpr: Its data equations.
+        slicer: Cuts direct parts out of its data equations.
         patterns: Direct patterns, with previous and next states among the sources.
         states: The states as the model's library has them, one for each hidden leaf.
 
@@ -150,7 +156,7 @@ def find_groups(
     records: list[CompilationRecord] = []
     packed = [_pack(leaf, k, program, patterns, records) for k, leaf in enumerate(program.hidden)]
     members = _connect(program, packed, patterns, records)
-    groups = [_group(i, group, program, jaxpr, patterns, packed, states, records) for i, group in enumerate(members)]
+    groups = [_group(i, group, program, slicer, patterns, packed, states, records) for i, group in enumerate(members)]
     return tuple(groups), tuple(records)
 
 
@@ -191,7 +197,7 @@ def _group(
     index: int,
     members: Sequence[int],
     program: StepProgram,
-    jaxpr: Jaxpr,
+    slicer: DirectSlicer,
     patterns: Patterns,
     packed: Sequence[bool],
     states: Sequence[Any],
@@ -216,11 +222,11 @@ def _group(
         hidden_states=tuple(states[k] for k in members),
         hidden_invars=tuple(invars),
         hidden_outvars=tuple(outvars),
-        transition_jaxpr=direct_slice(jaxpr, patterns.structures, invars, outvars),
         varshape=tuple(shape),
         slots=tuple(slots),
         positions=transition,
         coupled=any(a is not b and not patterns.of(a, b).is_empty for a in outvars for b in outvars),
+        slicing=slicer,
     )
 
 

@@ -15,7 +15,17 @@ from typing import Any
 from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_float
 from foretrace.compiler import blocks
 from foretrace.compiler.blocks import Block
-from foretrace.compiler.structure import Known, Local, Structure, dense, shape_of, structure_rules
+from foretrace.compiler.structure import (
+    VALUE_ELEMENTWISE,
+    Known,
+    Local,
+    Structure,
+    anything,
+    broadcast,
+    dense,
+    shape_of,
+    structure_rules,
+)
 from foretrace.ops import is_etp_primitive
 
 Pattern = dict[int, Block]
@@ -56,7 +66,14 @@ class Patterns:
         return not isinstance(var, Literal) and bool(self.mixed.get(var, 0) >> self._number[source] & 1)
 
 
-def analyse(jaxpr: Jaxpr, sources: Sequence[Var], *, cut: bool = True, consts: Sequence[Any] = ()) -> Patterns:
+def analyse(
+    jaxpr: Jaxpr,
+    sources: Sequence[Var],
+    *,
+    cut: bool = True,
+    consts: Sequence[Any] = (),
+    by_value: bool = False,
+) -> Patterns:
     """Finds the dependency patterns of every variable of a jaxpr.
 
     Args:
@@ -65,12 +82,13 @@ def analyse(jaxpr: Jaxpr, sources: Sequence[Var], *, cut: bool = True, consts: S
             them from before), or variables that the equations use without defining them.
         cut: Whether mixing equations end a path.
         consts: Values of the constvars, so that constant indices are followed exactly.
+        by_value: Whether a dependence without a derivative (of a sign, a comparison, an index) counts too.
 
     Returns:
         The patterns, and which equations carry them.
     """
     found = Patterns(tuple(sources), cut)
-    known = Known(jaxpr, tuple(consts))
+    known = Known(jaxpr, tuple(consts), by_value)
     defined = {out for eqn in jaxpr.eqns for out in eqn.outvars}
     for source in sources:
         if source not in defined:
@@ -95,10 +113,19 @@ def structure_of(eqn: JaxprEqn, known: Known, unknown: list[JaxprEqn] | None = N
         structure = dense(eqn)
         if unknown is not None:
             unknown.append(eqn)
+    if known.by_value:
+        return [_with_values(eqn, out, locals_) for out, locals_ in zip(eqn.outvars, structure, strict=True)]
     return [
         {i: local for i, local in locals_.items() if is_float(eqn.invars[i].aval)} if is_float(out.aval) else {}
         for out, locals_ in zip(eqn.outvars, structure, strict=True)
     ]
+
+
+def _with_values(eqn: JaxprEqn, out: Var, locals_: dict[int, Local]) -> dict[int, Local]:
+    """Adds the operands that matter by value alone: element by element where the primitive works so."""
+    elementwise = eqn.primitive.name in VALUE_ELEMENTWISE
+    rest = {i: atom for i, atom in enumerate(eqn.invars) if i not in locals_}
+    return {**locals_, **{i: (broadcast if elementwise else anything)(out, atom) for i, atom in rest.items()}}
 
 
 def _carries(found: Patterns, var: Var) -> bool:

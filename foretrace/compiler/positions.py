@@ -103,6 +103,8 @@ def _kind(block: Block) -> TransitionKind:
 
 def slot_blocks(states: Sequence[Sequence[Block]], slots: Sequence[Slot], positions: int) -> list[list[Block]]:
     """Cuts state-by-state patterns into slot-by-slot ones."""
+    if all(slot.index is None for slot in slots):
+        return [list(row) for row in states]
     chosen = [(slot.state, slot.elements(positions, _width(states, slot.state, positions))) for slot in slots]
     return [[_cut(states[i][j], rows, columns) for j, columns in chosen] for i, rows in chosen]
 

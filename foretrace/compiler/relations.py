@@ -20,7 +20,6 @@ from foretrace.compiler.blocks import Block
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import Occurrence
 from foretrace.compiler.patterns import Patterns
-from foretrace.compiler.slicing import direct_slice
 from foretrace.compiler.structure import size_of
 from foretrace.program.diagnostics import Path
 from foretrace.program.records import StepProgram, path_name
@@ -68,7 +67,6 @@ class HiddenParamOpRelation:
         x_var: What it multiplies, if anything.
         y_var: Its output, or the parameter value itself where it enters elementwise.
         hidden_groups: The groups reached.
-        y_to_hidden_group_jaxprs: For each group, its next states by `y` along direct paths.
         connected_hidden_paths: The states reached.
         eqn_params: The operator's own parameters.
         path_classification: For each state reached, `all_direct`, or `mixed` where some paths run through mixing.
@@ -76,16 +74,15 @@ class HiddenParamOpRelation:
         trainable_paths: Their paths.
         trainable_leaf_indices: Which array of a parameter that is a pytree; 0 for a plain array.
         trainable_param_states: The parameters as the model's library has them.
-        trainable_processing_chains: For each value that the operator uses, the jaxpr that makes it of parameters.
         reaches: Where the elements of `y` go, for each group.
         occurrence: The occurrence itself.
+        program: The step program.
     """
 
     primitive: Primitive
     x_var: Var | None
     y_var: Var
     hidden_groups: tuple[HiddenGroup, ...]
-    y_to_hidden_group_jaxprs: tuple[Jaxpr, ...]
     connected_hidden_paths: tuple[Path, ...]
     eqn_params: dict[str, Any]
     path_classification: dict[Path, str]
@@ -93,9 +90,19 @@ class HiddenParamOpRelation:
     trainable_paths: dict[str, Path]
     trainable_leaf_indices: dict[str, int]
     trainable_param_states: dict[str, Any]
-    trainable_processing_chains: dict[str, ClosedJaxpr]
     reaches: tuple[Reach, ...] = field(repr=False)
     occurrence: Occurrence = field(repr=False)
+    program: StepProgram = field(repr=False)
+
+    @functools.cached_property
+    def y_to_hidden_group_jaxprs(self) -> tuple[Jaxpr, ...]:
+        """For each group, its next states by `y` along direct paths; the constvars are held constant."""
+        return tuple(group.slicing.cut([self.y_var], group.hidden_outvars) for group in self.hidden_groups)
+
+    @functools.cached_property
+    def trainable_processing_chains(self) -> dict[str, ClosedJaxpr]:
+        """For each value that the operator uses, the jaxpr that makes it of parameters."""
+        return {weight.name: weight_chain(self.program, weight.var) for weight in self.occurrence.weights}
 
     @property
     def x(self) -> Var | None:
@@ -131,7 +138,8 @@ class HiddenParamOpRelation:
 
     def dict(self) -> dict[str, Any]:
         """The attributes by name."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        lazy = ("y_to_hidden_group_jaxprs", "trainable_processing_chains")
+        return {name: getattr(self, name) for name in (*self.__dataclass_fields__, *lazy)}
 
 
 def find_reach(group: HiddenGroup, y_var: Var, patterns: Patterns) -> Reach | None:
@@ -196,7 +204,6 @@ def make_relation(
     occurrence: Occurrence,
     reached: Sequence[tuple[HiddenGroup, Reach]],
     program: StepProgram,
-    jaxpr: Jaxpr,
     patterns: Patterns,
     param_states: Sequence[Any],
 ) -> HiddenParamOpRelation:
@@ -213,9 +220,6 @@ def make_relation(
         x_var=occurrence.x_var,
         y_var=y_var,
         hidden_groups=groups,
-        y_to_hidden_group_jaxprs=tuple(
-            direct_slice(jaxpr, patterns.structures, [y_var], group.hidden_outvars) for group in groups
-        ),
         connected_hidden_paths=tuple(path for path, _ in connected),
         eqn_params=dict(occurrence.eqn.params),
         path_classification={
@@ -225,9 +229,9 @@ def make_relation(
         trainable_paths={name: leaf.owner for name, leaf in leaves.items()},
         trainable_leaf_indices={name: _leaf_index(program, i) for name, i in named.items()},
         trainable_param_states={name: param_states[i] for name, i in named.items()},
-        trainable_processing_chains={weight.name: weight_chain(program, weight.var) for weight in occurrence.weights},
         reaches=tuple(reach for _, reach in reached),
         occurrence=occurrence,
+        program=program,
     )
 
 

@@ -6,9 +6,27 @@ those held fixed.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, new_eqn, new_jaxpr, new_var, primitives
 from foretrace.compiler.structure import Structure
+
+
+@dataclass(frozen=True, eq=False)
+class DirectSlicer:
+    """Cuts direct parts out of one jaxpr, when they are asked for.
+
+    Attributes:
+        jaxpr: The whole jaxpr.
+        structures: Local structures by equation number, as the pattern analysis leaves them.
+    """
+
+    jaxpr: Jaxpr
+    structures: dict[int, Structure]
+
+    def cut(self, invars: Sequence[Var], outvars: Sequence[Var]) -> Jaxpr:
+        """The equations on direct paths from `invars` to `outvars`; see `direct_slice`."""
+        return direct_slice(self.jaxpr, self.structures, invars, outvars)
 
 
 def direct_slice(

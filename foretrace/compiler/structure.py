@@ -73,6 +73,11 @@ SAME = Same()
 Structure: TypeAlias = list[dict[int, Local]]
 Rule: TypeAlias = Callable[[JaxprEqn, "Known"], Structure]
 
+VALUE_ELEMENTWISE = frozenset(
+    "and ceil eq eq_to floor ge gt is_finite le le_to lt lt_to ne not or round select_n sign stop_gradient xor".split()
+)
+"""Primitives that work element by element, though (for an operand) without a derivative."""
+
 structure_rules: dict[str, Rule] = {}
 
 
@@ -113,6 +118,15 @@ def one_map(out: Atom, source: Atom, axes: Sequence[int | None], index: Sequence
     return Local(Block(shape_of(out), shape_of(source), maps=[axis_map]))
 
 
+def broadcast(out: Atom, operand: Atom) -> Local:
+    """The structure of an operand that is broadcast to the output as NumPy would."""
+    shape = shape_of(operand)
+    if isinstance(operand, Literal) or shape == shape_of(out):
+        return SAME
+    start = len(shape_of(out)) - len(shape)
+    return one_map(out, operand, range(start, start + len(shape)), [None] * len(shape))
+
+
 def from_matrix(out: Atom, source: Atom, matrix: Callable[[], Matrix], mixing: bool = False) -> Local:
     """A structure told by a sparse matrix."""
     return Local(lambda: Block(shape_of(out), shape_of(source), matrix=matrix()), mixing)
@@ -135,10 +149,14 @@ def anything(out: Atom, source: Atom) -> Local:
 
 @dataclass
 class Known:
-    """Values that follow from constants alone, evaluated when a rule asks (indices of a gather, say)."""
+    """Values that follow from constants alone, evaluated when a rule asks (indices of a gather, say).
+
+    `by_value` asks the rules for dependence of any kind, with or without a derivative.
+    """
 
     jaxpr: Jaxpr
     consts: tuple[Any, ...] = ()
+    by_value: bool = False
     _values: dict[Var, np.ndarray | None] = field(default_factory=dict)
     _definition: dict[Var, JaxprEqn] = field(default_factory=dict)
 

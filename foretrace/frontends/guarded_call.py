@@ -47,13 +47,15 @@ def guarded_call(model: brainstate.nn.Module) -> Callable[..., Any]:
             return out
         finally:
             for state, before in zip(recorder.states, recorder.original_state_values, strict=True):
-                if tree_spec(state.value).treedef != tree_spec(before).treedef:
+                if not _same_structure(state.value, before):
                     state.value = before
 
     return call
 
 
 def _require_same_form(state: brainstate.State, before: Any, name: str) -> None:
+    if _same_structure(state.value, before):
+        return
     entered = tree_spec(before, bare=name)
     problem = structure_difference(entered, tree_spec(state.value, bare=name))
     if problem:
@@ -61,9 +63,14 @@ def _require_same_form(state: brainstate.State, before: Any, name: str) -> None:
             f"State `{name}` leaves the step in another form than it entered. {problem} A state keeps its structure "
             "and unit: initialise it with the unit that the step gives it, or convert inside the step."
         )
-    if jax.tree.structure(state.value) != entered.treedef:
-        # A plain array where a quantity without unit was, or the reverse: the same numbers.
-        state.value = entered.unflatten(jax.tree.leaves(state.value))
+    # A plain array where a quantity without unit was, or the reverse: the same numbers.
+    state.value = entered.unflatten(jax.tree.leaves(state.value))
+
+
+def _same_structure(first: Any, second: Any) -> bool:
+    """Whether two values have the same tree; units are part of it."""
+    one: Any = jax.tree.structure(first)
+    return bool(one == jax.tree.structure(second))
 
 
 @contextmanager

@@ -89,7 +89,15 @@ def tree_spec(value: Any, prefix: Path = (), bare: str = "value") -> TreeSpec:
     leaves, treedef = jax.tree.flatten(value)
     if len(leaves) != len(paths):
         raise TypeError("A quantity holds a tree of arrays; only a quantity of one array can enter a step.")
-    return TreeSpec(treedef, skeleton, tuple(paths), tuple(units), tuple(jax.eval_shape(lambda x: x, leaves)))
+    return TreeSpec(treedef, skeleton, tuple(paths), tuple(units), tuple(_abstract(leaf) for leaf in leaves))
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    if isinstance(leaf, jax.Array):  # far quicker than tracing, which a number or a NumPy array needs
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
+    return jax.eval_shape(lambda x: x, leaf)
 
 
 def structure_difference(expected: TreeSpec, found: TreeSpec) -> str | None:

@@ -19,6 +19,8 @@ Transform = Callable[[jax.Array], jax.Array]
 
 def split_unit(operator: str, name: str, value: ArrayLike) -> tuple[jax.Array, Any]:
     """The mantissa of an operand as an array, and its unit."""
+    if isinstance(value, jax.Array):
+        return value, brainunit.UNITLESS
     try:
         mantissa, unit = brainunit.split_mantissa_unit(value)
         return jnp.asarray(mantissa), unit

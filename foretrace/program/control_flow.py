@@ -111,6 +111,8 @@ def lower_control_flow(
         'cond_to_select'
     """
     jaxpr = closed_jaxpr.jaxpr
+    if not any(eqn.primitive.name in ("cond", "scan", "while") for eqn in jaxpr.eqns):
+        return closed_jaxpr, ()
     lowering = _Lowering(policy or ControlFlowPolicy(), (*params, *hidden), len(params))
     for position, var in enumerate(jaxpr.invars):
         traced = frozenset((position,)) if position < len(lowering.leaves) else frozenset()

@@ -82,7 +82,7 @@ def while_step(params, state, x):
 
 
 def test_while_through_a_state_and_a_weight_is_refused_by_name():
-    with pytest.raises(ft.ControlFlowError, match="`v`.*`w`|`w`.*`v`"):
+    with pytest.raises(ft.ControlFlowError, match=r"`v`.*`w`|`w`.*`v`"):
         compiled(while_step)
 
 

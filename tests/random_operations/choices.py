@@ -23,6 +23,8 @@ CHOICES: dict[str, Callable[[Any, Any], Any]] = {
     "elu": lambda a, b: jax.nn.elu(a) * b,
     "select_n": lambda a, b: jax.lax.select_n(to_index(a, 3), a, b, a * b),
     "rem": lambda a, b: jnp.remainder(a, 1.3 + jnp.abs(b)),
+    "where_constant": lambda a, b: jnp.where(np.arange(a.size).reshape(a.shape) % 2 == 0, a, b),
+    "half_precision": lambda a, b: a.astype(jnp.bfloat16).astype(a.dtype) * b,
     "copysign": lambda a, b: jnp.copysign(a, b),
 }
 

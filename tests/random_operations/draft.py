@@ -95,16 +95,16 @@ class Draft:
 
 
 Maker = Callable[[Draft], Operation]
-FAMILIES: dict[str, list[Maker]] = {}
+FAMILIES: dict[str, dict[str, Maker]] = {}
 DIRECT_FAMILIES = ("binary", "nested", "smooth", "still", "structural", "structural")
 EXACT_FAMILIES = ("binary", "marked", "mixing", "nested", "reduction", "smooth", "still", "structural", "weight")
 
 
 def family(name: str, weight: int = 1) -> Callable[[Maker], Maker]:
-    """Registers a maker under a family, as often as its weight says."""
+    """Registers a maker under a family, as often as its weight says; a second time changes nothing."""
 
     def register(maker: Maker) -> Maker:
-        FAMILIES.setdefault(name, []).extend([maker] * weight)
+        FAMILIES.setdefault(name, {}).update({f"{maker.__name__}_{copy}": maker for copy in range(weight)})
         return maker
 
     return register

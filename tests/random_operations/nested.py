@@ -1,5 +1,6 @@
 """Functions inside functions: custom derivatives, nested `jit`, remat, loops and branches."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -79,6 +80,25 @@ def mixing_cotangent(v: Any) -> Any:
 
 mixing_cotangent.defvjp(lambda v: (jnp.cos(v), None), lambda _, g: (g.reshape(-1)[::-1].reshape(g.shape),))
 
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def sharp_spike(v: Any, width: float) -> Any:
+    return (v > 0.0).astype(v.dtype) + 0.2
+
+
+@sharp_spike.defjvp
+def _sharp_spike_jvp(width: float, primals: Any, tangents: Any) -> Any:
+    return sharp_spike(primals[0], width), tangents[0] / (1.0 + width * jnp.abs(primals[0])) ** 2
+
+
+@jax.custom_vjp
+def own_product(v: Any, w: Any) -> Any:
+    """A product of matrices with a backward pass of its own."""
+    return v @ w
+
+
+own_product.defvjp(lambda v, w: (v @ w, (v, w)), lambda res, g: (jnp.sign(g) @ res[1].T, res[0].T @ g))
+
 NESTED: dict[str, tuple[Callable[[Any, Any], Any], bool]] = {
     "spike": (lambda a, b: spike(a - 0.7 * b), True),
     "soft_product": (lambda a, b: soft_product(a, b), True),
@@ -87,6 +107,8 @@ NESTED: dict[str, tuple[Callable[[Any, Any], Any], bool]] = {
     "straight_through": (lambda a, b: straight_through(a) * b, False),
     "scaled_gradient": (lambda a, b: scaled_gradient(a, b), False),
     "mixing_cotangent": (lambda a, b: mixing_cotangent(a - b), False),
+    "sharp_spike": (lambda a, b: sharp_spike(a - 0.6 * b, 2.0), True),
+    "own_product": (lambda a, b: own_product(fit(a, (2, 3)), fit(b, (3, 2))), False),
     "jit": (jax.jit(lambda a, b: jnp.tanh(a) * jax.jit(lambda c: c + 0.3 * a)(b)), True),
     "jit_reshaped": (jax.jit(lambda a, b: (a.reshape(-1)[::-1] * b.reshape(-1)).reshape(a.shape)), True),
     "remat": (jax.checkpoint(lambda a, b: jnp.sin(a * 0.8) * (b + 0.6)), True),
@@ -151,6 +173,47 @@ def _two_carries(length: int) -> Callable[..., Any]:
 def counted_loop(draft: Draft) -> Operation:
     length = 3 if draft.rng.random() < 0.6 else 18
     return Operation(f"fori_{length}", _two_carries(length), (draft.pick(2), draft.pick()), exact=False)
+
+
+def _indexed(length: int) -> Callable[..., Any]:
+    """A loop that reads and writes by its counter."""
+
+    def function(a: Any, b: Any) -> Any:
+        source, start = fit(a, (length, 2)), fit(b, (4, 2))
+
+        def body(i: Any, carry: Any) -> Any:
+            return carry.at[i % 4].add(0.5 * jnp.sin(source[i]) * carry[(i + 1) % 4])
+
+        return jax.lax.fori_loop(0, length, body, start)
+
+    return function
+
+
+@family("loop")
+def indexed_loop(draft: Draft) -> Operation:
+    length = 3 if draft.rng.random() < 0.6 else 18
+    return Operation(f"indexed_loop_{length}", _indexed(length), (draft.pick(2), draft.pick()), False, "bounded")
+
+
+def _loop_in_loop(a: Any, b: Any) -> Any:
+    """A loop with a branch and a loop inside, a carry that passes through and one that nothing changes."""
+
+    def inner(carry: Any, row: Any) -> Any:
+        return jnp.tanh(carry + 0.4 * row), None
+
+    def outer(carry: Any, row: Any) -> Any:
+        moving, kept, late = carry
+        moving = jax.lax.cond(row[0] > 0.2, lambda m: jax.lax.scan(inner, m, kept)[0], lambda m: 0.5 * m, moving)
+        return (moving, kept, moving[::-1]), late
+
+    start = (fit(a, (3,)), fit(b, (2, 3)), jnp.zeros(3))
+    carry, late = jax.lax.scan(outer, start, jnp.sin(fit(b, (4, 3))))
+    return late + carry[2]
+
+
+@family("loop")
+def loop_in_loop(draft: Draft) -> Operation:
+    return Operation("loop_in_loop", _loop_in_loop, (draft.pick(2), draft.pick()), False, "bounded")
 
 
 @family("loop")

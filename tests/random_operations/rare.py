@@ -17,6 +17,8 @@ RARE: dict[str, Callable[[Any, Any], Any]] = {
     "cholesky": lambda a, b: jnp.linalg.cholesky(jnp.eye(2) + fit(a, (2, 2)) @ fit(a, (2, 2)).T) * fit(b, (2,)),
     "determinant": lambda a, b: squash(jnp.linalg.det(jnp.eye(2) + 0.4 * fit(a, (2, 2)))) * fit(b, (2,)),
     "logsumexp_pairs": lambda a, b: jax.nn.logsumexp(jnp.stack([a, b]), axis=0),
+    "inner_gradient": lambda a, b: jax.grad(lambda c: jnp.sum(jnp.tanh(fit(c, (2, 3)) @ fit(b, (3, 2)))))(a),
+    "barrier": lambda a, b: jax.lax.optimization_barrier((a, b))[0] * b,
     "reduce_precision": lambda a, b: jax.lax.reduce_precision(a, 8, 20) * b,
     "window_sum": lambda a, b: jax.lax.reduce_window(fit(a, (2, 5)), 0.0, jax.lax.add, (1, 3), (1, 2), "SAME"),
     "window_mean": lambda a, b: jax.lax.reduce_window(fit(b, (6,)), 0.0, jax.lax.add, (2,), (2,), "VALID") / 2.0,

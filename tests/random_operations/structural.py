@@ -205,8 +205,8 @@ def tile_or_repeat(draft: Draft) -> Operation:
 def stack(draft: Draft) -> Operation:
     first, second = draft.pick(), draft.pick()
     shape = draft.shapes[first]
-    axis = draft.integer(0, len(shape))
-    return Operation("stack", lambda a, b: jnp.stack([a, fit(b, shape), -a], axis), (first, second))
+    axis, coefficient = draft.integer(0, len(shape)), draft.coefficient()
+    return Operation("stack", lambda a, b: jnp.stack([a, fit(b, shape), coefficient * a], axis), (first, second))
 
 
 @family("structural")

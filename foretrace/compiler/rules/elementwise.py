@@ -1,13 +1,14 @@
 """Elementwise primitives, and those whose derivative is zero everywhere."""
 
-from foretrace._jax import Atom, JaxprEqn, Literal
-from foretrace.compiler.structure import SAME, Known, Local, Structure, one_map, rule_for, shape_of
+from foretrace._jax import JaxprEqn
+from foretrace.compiler.structure import SAME, Known, Structure, broadcast, rule_for
 
 ELEMENTWISE = (
     "abs acos acosh add add_any asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt clamp complex conj cos cosh "
     "convert_element_type copy copy_p digamma div erf erf_inv erfc exp exp2 expm1 igamma igamma_grad_a igammac imag "
     "integer_pow lgamma log log1p logistic max min mul name neg nextafter polygamma pow real reduce_precision "
-    "regularized_incomplete_beta rem rsqrt sharding_constraint sin sinh sqrt square sub tan tanh zeta"
+    "regularized_incomplete_beta rem rsqrt sharding_constraint sin sinh sqrt square sub tan tanh zeta "
+    "heaviside_surrogate_gradient exprel"  # a spike of braintools, a function of saiunit
 ).split()
 
 ZERO = (
@@ -41,12 +42,3 @@ def select(eqn: JaxprEqn, known: Known) -> Structure:
 def without_derivative(eqn: JaxprEqn, known: Known) -> Structure:
     """Nothing depends on anything by derivative."""
     return [{} for _ in eqn.outvars]
-
-
-def broadcast(out: Atom, operand: Atom) -> Local:
-    """The structure of an operand that is broadcast to the output as NumPy would."""
-    shape = shape_of(operand)
-    if isinstance(operand, Literal) or shape == shape_of(out):
-        return SAME
-    start = len(shape_of(out)) - len(shape)
-    return one_map(out, operand, range(start, start + len(shape)), [None] * len(shape))

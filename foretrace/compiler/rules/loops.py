@@ -24,7 +24,7 @@ Row = dict[int, Block]  # operand of the loop -> pattern
 def scan(eqn: JaxprEqn, known: Known) -> Structure:
     """Final carries and stacked outputs by constants, initial carries and stacked inputs."""
     closed = eqn.params["jaxpr"]
-    inside = nested_structure(closed.jaxpr, closed.jaxpr.invars, closed.jaxpr.outvars, closed.consts)
+    inside = nested_structure(closed.jaxpr, closed.jaxpr.invars, closed.jaxpr.outvars, closed.consts, known.by_value)
     patterns = functools.cache(lambda: _unroll(eqn, inside))
     return [
         {i: Local(functools.partial(_pattern, eqn, patterns, out, i), mixing) for i, mixing in row.items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from foretrace._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Var, bind_eqn, is_float, make_jaxpr_of
+from foretrace._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Var, bind_eqn, is_float, make_jaxpr_of, tangent_jaxpr
 from foretrace.compiler import blocks
 from foretrace.compiler.axismaps import Shape
 from foretrace.compiler.blocks import Block
@@ -24,7 +24,7 @@ def by_tangent(eqn: JaxprEqn, known: Known) -> Structure:
         return []
     _in_progress.append(eqn.primitive.name)
     try:
-        return custom_jvp(eqn, known)
+        return _through_jvp(eqn)
     except Exception:  # a foreign rule may fail in any way, and then the safe answer is the caller's
         return []
     finally:
@@ -34,9 +34,7 @@ def by_tangent(eqn: JaxprEqn, known: Known) -> Structure:
 _in_progress: list[str] = []
 
 
-@rule_for("custom_jvp_call")
-def custom_jvp(eqn: JaxprEqn, known: Known) -> Structure:
-    """What the tangent rule says, which for a surrogate spike is not what the function does."""
+def _through_jvp(eqn: JaxprEqn) -> Structure:
     active = [i for i, atom in enumerate(eqn.invars) if is_float(atom.aval)]
 
     def tangents(*args: Any) -> Any:
@@ -54,9 +52,24 @@ def custom_jvp(eqn: JaxprEqn, known: Known) -> Structure:
     return [{active[i]: local for i, local in locals_.items()} for locals_ in inner]
 
 
+@rule_for("custom_jvp_call")
+def custom_jvp(eqn: JaxprEqn, known: Known) -> Structure:
+    """What the tangent rule says, which for a surrogate spike is not what the function does."""
+    closed, active, out_active = tangent_jaxpr(eqn)
+    jaxpr, operands, outputs = closed.jaxpr, len(eqn.invars), len(eqn.outvars)
+    inner = nested_structure(jaxpr, jaxpr.invars[operands:], jaxpr.outvars[outputs:], closed.consts)
+    structure: Structure = [{} for _ in eqn.outvars]
+    for out, locals_ in zip(out_active, inner, strict=True):
+        structure[out] = {active[i]: local for i, local in locals_.items()}
+    return structure
+
+
 @rule_for("custom_vjp_call")
 def custom_vjp(eqn: JaxprEqn, known: Known) -> Structure:
-    """What the cotangent rule says, read the other way."""
+    """What the cotangent rule says, read the other way.
+
+    The rule need not be linear (it may clip its cotangents or take their sign), so dependence by value counts.
+    """
     active = [i for i, atom in enumerate(eqn.invars) if is_float(atom.aval)]
     out_active = [i for i, out in enumerate(eqn.outvars) if is_float(out.aval)]
 
@@ -72,7 +85,8 @@ def custom_vjp(eqn: JaxprEqn, known: Known) -> Structure:
 
     avals = [atom.aval for atom in eqn.invars]
     closed = make_jaxpr_of(cotangents, [*avals, *(eqn.outvars[i].aval for i in out_active)])
-    inner = nested_structure(closed.jaxpr, closed.jaxpr.invars[len(avals) :], closed.jaxpr.outvars, closed.consts)
+    jaxpr, consts = closed.jaxpr, closed.consts
+    inner = nested_structure(jaxpr, jaxpr.invars[len(avals) :], jaxpr.outvars, consts, by_value=True)
     structure: Structure = [{} for _ in eqn.outvars]
     for operand, locals_ in zip(active, inner, strict=True):
         for position, local in locals_.items():
@@ -120,13 +134,14 @@ def called(eqn: JaxprEqn, known: Known) -> Structure:
     """A call inside code that is not inlined (an implementation, a derivative)."""
     inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
     jaxpr, consts = (inner.jaxpr, inner.consts) if isinstance(inner, ClosedJaxpr) else (inner, ())
-    return nested_structure(jaxpr, jaxpr.invars, jaxpr.outvars, consts)
+    return nested_structure(jaxpr, jaxpr.invars, jaxpr.outvars, consts, known.by_value)
 
 
 @rule_for("cond")
 def cond(eqn: JaxprEqn, known: Known) -> Structure:
     """Any branch may be taken; the first input chooses."""
-    branches = [nested_structure(b.jaxpr, b.jaxpr.invars, b.jaxpr.outvars, b.consts) for b in eqn.params["branches"]]
+    closed = eqn.params["branches"]
+    branches = [nested_structure(b.jaxpr, b.jaxpr.invars, b.jaxpr.outvars, b.consts, known.by_value) for b in closed]
     structure: Structure = []
     for number in range(len(eqn.outvars)):
         merged: dict[int, Local] = {}
@@ -137,10 +152,12 @@ def cond(eqn: JaxprEqn, known: Known) -> Structure:
     return structure
 
 
-def nested_structure(jaxpr: Jaxpr, sources: Sequence[Var], outvars: Sequence[Any], consts: Sequence[Any]) -> Structure:
+def nested_structure(
+    jaxpr: Jaxpr, sources: Sequence[Var], outvars: Sequence[Any], consts: Sequence[Any], by_value: bool = False
+) -> Structure:
     """The structure of inner code by its inputs; what mixes is followed element by element only if asked for."""
-    cut = analyse(jaxpr, sources, cut=True, consts=consts)
-    whole = functools.cache(lambda: analyse(jaxpr, sources, cut=False, consts=consts))
+    cut = analyse(jaxpr, sources, cut=True, consts=consts, by_value=by_value)
+    whole = functools.cache(lambda: analyse(jaxpr, sources, cut=False, consts=consts, by_value=by_value))
     return [{i: _local(cut, whole, out, s) for i, s in enumerate(sources) if cut.reaches(s, out)} for out in outvars]
 
 
