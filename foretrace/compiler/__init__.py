@@ -11,4 +11,4 @@ from foretrace.compiler.patterns import Patterns as Patterns
 from foretrace.compiler.patterns import analyse as analyse
 from foretrace.compiler.perturbation import HiddenPerturbation as HiddenPerturbation
 from foretrace.compiler.relations import HiddenParamOpRelation as HiddenParamOpRelation
-from foretrace.compiler.report import CompilationReport as CompilationReport
+from foretrace.compiler.reporting.report import CompilationReport as CompilationReport

@@ -12,7 +12,6 @@ from typing import Any, Literal, Protocol
 
 from foretrace._jax import Var
 from foretrace.compiler import rules as _rules  # noqa: F401  (registers the rules)
-from foretrace.compiler.drawing import draw_graph
 from foretrace.compiler.findings import find_records
 from foretrace.compiler.groups import HiddenGroup, find_groups
 from foretrace.compiler.history import Parameter, find_parameters
@@ -20,7 +19,8 @@ from foretrace.compiler.occurrences import Occurrence, find_occurrences, has_mar
 from foretrace.compiler.patterns import Patterns, analyse
 from foretrace.compiler.perturbation import HiddenPerturbation, add_perturbation
 from foretrace.compiler.relations import HiddenParamOpRelation, Reach, find_reach, make_relation
-from foretrace.compiler.report import CompilationReport
+from foretrace.compiler.reporting.drawing import draw_graph
+from foretrace.compiler.reporting.report import CompilationReport
 from foretrace.compiler.slicing import DirectSlicer
 from foretrace.compiler.substeps import split_loops
 from foretrace.compiler.values import classify

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from foretrace.compiler.drawing import draw_graph, text_width
-from foretrace.compiler.drawing_layout import make_picture
+from foretrace.compiler.reporting.drawing import draw_graph, text_width
+from foretrace.compiler.reporting.layout import make_picture
 from foretrace.entry import compile_etrace_graph
 
 BATCH, INPUT, UNITS = 2, 3, 5

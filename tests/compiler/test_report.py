@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from foretrace.compiler.report import CompilationReport
-from foretrace.compiler.tables import WIDTH, table, wrap
+from foretrace.compiler.reporting.report import CompilationReport
+from foretrace.compiler.reporting.tables import WIDTH, table, wrap
 from foretrace.entry import compile_etrace_graph
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel
 

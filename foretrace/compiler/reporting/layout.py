@@ -13,8 +13,8 @@ from foretrace._jax import Var
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.history import HistoryKind, Parameter
 from foretrace.compiler.occurrences import Occurrence
-from foretrace.compiler.tables import wrap
-from foretrace.compiler.words import HISTORY, POSITIONS, Wording, counted, readable, shape_text
+from foretrace.compiler.reporting.tables import wrap
+from foretrace.compiler.reporting.words import HISTORY, POSITIONS, Wording, counted, readable, shape_text
 from foretrace.program.records import path_name
 
 if TYPE_CHECKING:

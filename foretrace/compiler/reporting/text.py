@@ -16,8 +16,16 @@ from foretrace._jax import source_line
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.history import HistoryKind, Parameter
 from foretrace.compiler.occurrences import Occurrence
-from foretrace.compiler.tables import WIDTH, paragraph, table
-from foretrace.compiler.words import HISTORY, HISTORY_MEANING, POSITIONS, Wording, counted, readable, shape_text
+from foretrace.compiler.reporting.tables import WIDTH, paragraph, table
+from foretrace.compiler.reporting.words import (
+    HISTORY,
+    HISTORY_MEANING,
+    POSITIONS,
+    Wording,
+    counted,
+    readable,
+    shape_text,
+)
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticLevel
 from foretrace.program.records import path_name
 

@@ -1,7 +1,7 @@
 """A picture of the graph: parameters on the left, operators in the middle, groups of states on the right.
 
 A solid arrow is a direct path, which carries history; a dashed one runs through mixing, which does not. The colour,
-border and caption of a parameter say what its history keeps, so the picture reads in grey too. `drawing_layout.py`
+border and caption of a parameter say what its history keeps, so the picture reads in grey too. `layout.py`
 decides where things stand; here they are drawn. Only matplotlib's object interface is used: no window, no global state,
 the same file for the same graph.
 """
@@ -9,7 +9,8 @@ the same file for the same graph.
 import os
 from typing import TYPE_CHECKING, Any
 
-from foretrace.compiler.drawing_layout import (
+from foretrace.compiler.history import HistoryKind
+from foretrace.compiler.reporting.layout import (
     FONT,
     LINE_HEIGHT,
     MARGIN,
@@ -20,8 +21,7 @@ from foretrace.compiler.drawing_layout import (
     Picture,
     make_picture,
 )
-from foretrace.compiler.history import HistoryKind
-from foretrace.compiler.words import HISTORY, HISTORY_MEANING
+from foretrace.compiler.reporting.words import HISTORY, HISTORY_MEANING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,7 +1,7 @@
 """The report: what the compiler found, as text for people and as typed records for tests and tools.
 
 `CompilationReport` takes a graph and filters, prints as a table with one line for each parameter, and is itself the
-sequence of the graph's diagnostics that fit the filters. Its text is laid out in `report_text.py`.
+sequence of the graph's diagnostics that fit the filters. Its text is laid out in `text.py`.
 """
 
 import difflib
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, overload
 
 from foretrace.compiler.history import Parameter
-from foretrace.compiler.report_text import ReportText
+from foretrace.compiler.reporting.text import ReportText
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
 from foretrace.program.records import path_name
 
