@@ -75,15 +75,15 @@ class ETraceGraph:
         self,
         level: int = 1,
         *,
-        weight_path: Path | None = None,
-        hidden_path: Path | None = None,
-        kind: DiagnosticKind | None = None,
+        weight_path: Path | str | None = None,
+        hidden_path: Path | str | None = None,
+        kind: DiagnosticKind | str | None = None,
     ) -> CompilationReport:
         """A report for people, which is also the sequence of diagnostics that fit the filters.
 
         Args:
-            level: 0 for a summary, 1 for the table of parameters, 2 for groups and warnings, 3 for everything.
-            weight_path: Only what concerns this parameter.
+            level: 0 for a summary, 1 for the table of parameters and warnings, 2 for groups too, 3 for everything.
+            weight_path: Only what concerns this parameter, given by its path or its dotted name.
             hidden_path: Only what concerns this state.
             kind: Only diagnostics of this kind.
 

@@ -34,6 +34,7 @@ class Reach:
     Attributes:
         fan: How many positions an element of `y` reaches at most (by the colouring).
         positions: Number of positions of the group.
+        size: Number of elements of `y`.
         edges: For each state, makes the positions and the elements of `y` that reach them.
         pattern_colors: The colour of each position; None where there is only one.
     """

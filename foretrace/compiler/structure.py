@@ -158,12 +158,11 @@ class Known:
     consts: tuple[Any, ...] = ()
     by_value: bool = False
     _values: dict[Var, np.ndarray | None] = field(default_factory=dict)
+    _constants: dict[Var, Any] = field(default_factory=dict)
     _definition: dict[Var, JaxprEqn] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._values.update(
-            {v: np.asarray(c) for v, c in zip(self.jaxpr.constvars, self.consts, strict=False) if _plain(c)}
-        )
+        self._constants.update(zip(self.jaxpr.constvars, self.consts, strict=False))
         self._definition.update({out: eqn for eqn in self.jaxpr.eqns for out in eqn.outvars})
 
     def value(self, atom: Atom) -> np.ndarray | None:
@@ -171,7 +170,7 @@ class Known:
         if isinstance(atom, Literal):
             return np.asarray(atom.val)
         if atom not in self._values:
-            self._values[atom] = None
+            self._values[atom] = _concrete(self._constants.get(atom))
             if atom in self._definition:
                 self._evaluate(self._definition[atom])
         return self._values[atom]
@@ -183,6 +182,10 @@ class Known:
         with jax.ensure_compile_time_eval():
             outputs = bind_eqn(eqn, *inputs)
         self._values.update({v: np.asarray(o) for v, o in zip(eqn.outvars, outputs, strict=True)})
+
+
+def _concrete(value: Any) -> np.ndarray | None:
+    return np.asarray(value) if _plain(value) and not isinstance(value, jax.core.Tracer) else None
 
 
 def _plain(value: Any) -> bool:

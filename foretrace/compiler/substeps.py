@@ -54,7 +54,7 @@ def split_loops(program: StepProgram) -> StepProgram:
         An equivalent program in which no loop that carries derivatives contains a linear operator or a mixing
         equation of its own, except the recording loops.
     """
-    if not any(eqn.primitive.name == "scan" for eqn in program.jaxpr.eqns):
+    if not program.open_loops or not any(eqn.primitive.name == "scan" for eqn in program.jaxpr.eqns):
         return program
     traced: set[Atom] = {*program.param_invars, *program.hidden_invars}
     body = _Body(list(program.jaxpr.constvars), list(program.consts), [])

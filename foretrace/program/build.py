@@ -76,6 +76,7 @@ def build_program(
         inputs=tuple(inputs),
         outputs=tuple(outputs),
         diagnostics=(*untouched, *records),
+        open_loops=control_flow is None or control_flow.scan_descent != "never",
     )
 
 

@@ -110,6 +110,9 @@ class _Printer:
                 continue
             right = self.right_hand_side(eqn)
             left = [self.text(v) if v in used else "_" for v in eqn.outvars]
+            if not left:  # an effect alone, as a check at run time
+                lines.append(f"{_INDENT}{right}")
+                continue
             several = eqn.primitive.multiple_results and not (_is_function(eqn) and len(left) == 1)
             target = _tuple(left) if several else left[0]
             lines.append(f"{_INDENT}{target} = {right}" + _comment(eqn.outvars))
@@ -197,8 +200,8 @@ def _only_stretched(jaxpr: Jaxpr) -> set[Var]:
     stretched = {eqn.outvars[0] for eqn in jaxpr.eqns if _is_plain_stretch(eqn)}
     for eqn in jaxpr.eqns:
         operands = {v for v in eqn.invars if isinstance(v, Var)}
-        full = any(v.aval.shape == eqn.outvars[0].aval.shape for v in operands - stretched)
-        if eqn.primitive.name not in NARY or not full:
+        shapes = [v.aval.shape for v in operands - stretched]
+        if eqn.primitive.name not in NARY or eqn.outvars[0].aval.shape not in shapes:
             stretched -= operands
     return stretched - {v for v in jaxpr.outvars if isinstance(v, Var)}
 

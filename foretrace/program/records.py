@@ -56,6 +56,7 @@ class StepProgram:
         inputs: The step's inputs.
         outputs: What the step returns.
         diagnostics: What the passes that made the program decided.
+        open_loops: Whether operators inside loops that are kept are to be traced.
     """
 
     jaxpr: Jaxpr
@@ -66,6 +67,7 @@ class StepProgram:
     inputs: tuple[Leaf, ...]
     outputs: tuple[Leaf, ...]
     diagnostics: tuple[CompilationRecord, ...] = field(default=())
+    open_loops: bool = True
 
     @property
     def closed_jaxpr(self) -> ClosedJaxpr:

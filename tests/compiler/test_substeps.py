@@ -110,6 +110,13 @@ def test_operator_in_a_loop_has_an_axis_of_substeps():
     assert shapes[("w",)] == (BATCH, HIDDEN)
 
 
+def test_loops_stay_closed_by_policy():
+    policy = ft.ControlFlowPolicy(scan_descent="never")
+    graph = ft.compile_etrace_graph(marked, X, params=PARAMS, state=STATE, control_flow=policy)
+    assert {p.name: p.history.value for p in graph.parameters} == {"w": "in-step", "r": "in-step", "b": "in-step"}
+    assert ft.DiagnosticKind.SCAN_KEPT in {record.kind for record in graph.diagnostics}
+
+
 def test_direct_loop_keeps_all_history():
     graph = ft.compile_etrace_graph(direct, X, params=PARAMS, state=STATE)
     assert {p.name: p.history.value for p in graph.parameters} == {"w": "all", "b": "all", "r": "none-needed"}

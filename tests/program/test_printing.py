@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from foretrace.frontends.function import trace_function
 from foretrace.program import Leaf, build_program, to_code
 from program.steps import leaves, make_program, simple
 
@@ -92,3 +93,14 @@ def test_functions_with_their_own_derivative_stand_in_front():
     code = to_code(make_program(simple(lambda w, h, x: spike(h @ w) + spike(x)), [W], [H], [X]))
     assert code.startswith("def spike(")
     assert code.count("def ") == 2
+
+
+def test_an_effect_without_a_result_is_a_line_of_its_own():
+    def step(params, state, x):
+        jax.debug.callback(lambda value: None, x[0])
+        return {"h": params["w"] * state["h"] + x}, x
+
+    ones = jnp.ones(3)
+    program = trace_function(step, ones, params={"w": ones}, state={"h": ones}).program
+    assert any(not eqn.outvars for eqn in program.jaxpr.eqns)
+    ast.parse(to_code(program))

@@ -8,7 +8,8 @@ ELEMENTWISE = (
     "convert_element_type copy copy_p digamma div erf erf_inv erfc exp exp2 expm1 igamma igamma_grad_a igammac imag "
     "integer_pow lgamma log log1p logistic max min mul name neg nextafter polygamma pow real reduce_precision "
     "regularized_incomplete_beta rem rsqrt sharding_constraint sin sinh sqrt square sub tan tanh zeta "
-    "heaviside_surrogate_gradient exprel"  # a spike of braintools, a function of saiunit
+    "heaviside_surrogate_gradient exprel "  # a spike of braintools, a function of saiunit
+    "zero_safe_scale"  # of a guarded branch
 ).split()
 
 ZERO = (
