@@ -16,7 +16,6 @@ from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_float
 from foretrace.compiler import blocks
 from foretrace.compiler.blocks import Block
 from foretrace.compiler.structure import (
-    VALUE_ELEMENTWISE,
     Known,
     Local,
     Structure,
@@ -27,6 +26,7 @@ from foretrace.compiler.structure import (
     structure_rules,
 )
 from foretrace.ops import is_etp_primitive
+from foretrace.program.elementwise import is_elementwise
 
 Pattern = dict[int, Block]
 
@@ -123,9 +123,8 @@ def structure_of(eqn: JaxprEqn, known: Known, unknown: list[JaxprEqn] | None = N
 
 def _with_values(eqn: JaxprEqn, out: Var, locals_: dict[int, Local]) -> dict[int, Local]:
     """Adds the operands that matter by value alone: element by element where the primitive works so."""
-    elementwise = eqn.primitive.name in VALUE_ELEMENTWISE
     rest = {i: atom for i, atom in enumerate(eqn.invars) if i not in locals_}
-    return {**locals_, **{i: (broadcast if elementwise else anything)(out, atom) for i, atom in rest.items()}}
+    return {**locals_, **{i: (broadcast if is_elementwise(eqn) else anything)(out, atom) for i, atom in rest.items()}}
 
 
 def _carries(found: Patterns, var: Var) -> bool:

@@ -73,11 +73,6 @@ SAME = Same()
 Structure: TypeAlias = list[dict[int, Local]]
 Rule: TypeAlias = Callable[[JaxprEqn, "Known"], Structure]
 
-VALUE_ELEMENTWISE = frozenset(
-    "and ceil eq eq_to floor ge gt is_finite le le_to lt lt_to ne not or round select_n sign stop_gradient xor".split()
-)
-"""Primitives that work element by element, though (for an operand) without a derivative."""
-
 structure_rules: dict[str, Rule] = {}
 
 

@@ -2,22 +2,18 @@
 
 from foretrace._jax import JaxprEqn
 from foretrace.compiler.structure import SAME, Known, Structure, broadcast, rule_for
+from foretrace.program.elementwise import NARY, UNARY, WITHOUT_DERIVATIVE
 
-ELEMENTWISE = (
-    "abs acos acosh add add_any asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt clamp complex conj cos cosh "
-    "convert_element_type copy copy_p digamma div erf erf_inv erfc exp exp2 expm1 igamma igamma_grad_a igammac imag "
-    "integer_pow lgamma log log1p logistic max min mul name neg nextafter polygamma pow real reduce_precision "
-    "regularized_incomplete_beta rem rsqrt sharding_constraint sin sinh sqrt square sub tan tanh zeta "
-    "heaviside_surrogate_gradient exprel "  # a spike of braintools, a function of saiunit
-    "zero_safe_scale"  # of a guarded branch
-).split()
+ELEMENTWISE = sorted((UNARY | NARY) - WITHOUT_DERIVATIVE - {"select_n"})
 
-ZERO = (
-    "after_all and argmax argmin bitcast_convert_type ceil clz create_token eq eq_to floor ge gt iota is_finite le "
-    "le_to lt lt_to ne not or population_count random_bits random_clone random_fold_in random_gamma random_seed "
-    "random_split random_unwrap random_wrap reduce_and reduce_or reduce_xor rng_bit_generator rng_uniform round "
-    "shift_left shift_right_arithmetic shift_right_logical sign stop_gradient threefry2x32 xor"
-).split()
+NO_DERIVATIVE = (
+    sorted(WITHOUT_DERIVATIVE)
+    + (
+        "after_all argmax argmin bitcast_convert_type create_token iota random_bits random_clone random_fold_in "
+        "random_gamma random_seed random_split random_unwrap random_wrap reduce_and reduce_or reduce_xor "
+        "rng_bit_generator rng_uniform threefry2x32"
+    ).split()
+)
 
 
 @rule_for(*ELEMENTWISE)
@@ -39,7 +35,7 @@ def select(eqn: JaxprEqn, known: Known) -> Structure:
     return [{i: broadcast(out, case) for i, case in enumerate(eqn.invars) if i > 0}]
 
 
-@rule_for(*ZERO)
+@rule_for(*NO_DERIVATIVE)
 def without_derivative(eqn: JaxprEqn, known: Known) -> Structure:
     """Nothing depends on anything by derivative."""
     return [{} for _ in eqn.outvars]
