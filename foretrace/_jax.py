@@ -3,6 +3,7 @@
 Everything else imports jaxpr types and helpers from here, so that a change in JAX is met in one place.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -53,6 +54,7 @@ __all__ = [
     "primitives",
     "source_line",
     "tangent_jaxpr",
+    "tangent_rule",
 ]
 
 
@@ -111,6 +113,21 @@ def tangent_jaxpr(eqn: JaxprEqn) -> tuple[ClosedJaxpr, list[int], list[int]]:
     return ClosedJaxpr(jaxpr, list(consts)), active, [k for k, zero in enumerate(zeros) if not zero]
 
 
+def tangent_rule(eqn: JaxprEqn) -> tuple[Callable[..., Any], Any] | None:
+    """The user's function behind a `custom_jvp_call` and the tree of its arguments, to know it again by.
+
+    None where it cannot be told, as with static arguments, which are bound to the rule.
+    """
+    try:
+        cells = [cell.cell_contents for cell in eqn.params["jvp_jaxpr_fun"].f.__closure__]
+        thunk = next(content for content in cells if hasattr(content, "__code__"))
+        rule = dict(zip(thunk.__code__.co_freevars, thunk.__closure__, strict=True))["jvp"].cell_contents
+        ((_, (_, _, tree, _)),) = rule.transforms
+        return rule.f, tree
+    except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
+        return None
+
+
 def make_jaxpr_of(fun: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
     """Traces `fun` on abstract values given by shape and dtype."""
     return jax.make_jaxpr(fun)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals))
@@ -118,7 +135,12 @@ def make_jaxpr_of(fun: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
 
 def is_float(aval: Any) -> bool:
     """Whether values of this kind carry derivatives."""
-    return bool(hasattr(aval, "dtype") and jax.dtypes.issubdtype(aval.dtype, np.inexact))
+    return hasattr(aval, "dtype") and _is_float_dtype(aval.dtype)
+
+
+@functools.cache
+def _is_float_dtype(dtype: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(dtype, np.inexact))
 
 
 def source_line(eqn: JaxprEqn) -> str:

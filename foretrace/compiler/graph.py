@@ -5,6 +5,7 @@ with states and `y`s as sources, and reads groups, relations and histories off t
 program's own order, so the same model gives the same graph in every run.
 """
 
+import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from foretrace.compiler.reporting.drawing import draw_graph
 from foretrace.compiler.reporting.report import CompilationReport
 from foretrace.compiler.slicing import DirectSlicer
 from foretrace.compiler.substeps import split_loops
-from foretrace.compiler.values import classify
+from foretrace.compiler.values import Values, classify
 from foretrace.program import to_code
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, Path
 from foretrace.program.records import StepProgram
@@ -45,17 +46,21 @@ class ModelInfo(Protocol):
 class ETraceGraph:
     """Where each parameter of a model enters its dynamics, and which positions of which states it reaches.
 
+    What only people ask for (`parameters`, `diagnostics`) and what only some rules need (`hidden_perturb`) is worked
+    out when it is first read.
+
     Attributes:
         module_info: What the frontend knows about the model.
         hidden_groups: States that depend on one another position by position.
         hid_path_to_group: The group of each state.
         hidden_param_op_relations: Occurrences that reach a state along direct paths.
-        hidden_perturb: The step with a perturbation on every new state, if asked for.
-        diagnostics: What was decided, and why.
         program: The step program that the graph speaks of, with loops split into sub-steps.
-        parameters: What the history of each parameter keeps.
         occurrences: Every place where parameters meet data.
         patterns: The direct dependency patterns.
+        values: What the values of the step are made of.
+        hidden_states: The states as the model's library has them.
+        group_records: What was decided about groups.
+        include_hidden_perturb: Whether the perturbed step is wanted.
         analysis_seconds: How long the analysis took.
     """
 
@@ -63,13 +68,30 @@ class ETraceGraph:
     hidden_groups: tuple[HiddenGroup, ...]
     hid_path_to_group: dict[Path, HiddenGroup]
     hidden_param_op_relations: tuple[HiddenParamOpRelation, ...]
-    hidden_perturb: HiddenPerturbation | None
-    diagnostics: tuple[CompilationRecord, ...]
     program: StepProgram = field(repr=False)
-    parameters: tuple[Parameter, ...]
     occurrences: tuple[Occurrence, ...] = field(repr=False)
     patterns: Patterns = field(repr=False)
+    values: Values = field(repr=False)
+    hidden_states: tuple[Any, ...] = field(repr=False)
+    group_records: tuple[CompilationRecord, ...] = field(repr=False)
+    include_hidden_perturb: bool
     analysis_seconds: float
+
+    @functools.cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """What the history of each parameter keeps, in the program's order."""
+        return find_parameters(self.program, self.occurrences, self.hidden_param_op_relations, self.patterns)
+
+    @functools.cached_property
+    def diagnostics(self) -> tuple[CompilationRecord, ...]:
+        """What was decided, and why."""
+        found = find_records(self.program, self.values, self.parameters, self.patterns)
+        return (*self.program.diagnostics, *self.group_records, *found)
+
+    @functools.cached_property
+    def hidden_perturb(self) -> HiddenPerturbation | None:
+        """The step with a perturbation on every new state, if asked for."""
+        return add_perturbation(self.program, self.hidden_states) if self.include_hidden_perturb else None
 
     def explain(
         self,
@@ -129,7 +151,8 @@ class ETraceGraph:
 
     def dict(self) -> dict[str, Any]:
         """The attributes by name."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        lazy = ("parameters", "diagnostics", "hidden_perturb")
+        return {name: getattr(self, name) for name in (*self.__dataclass_fields__, *lazy)}
 
 
 def compile_program(
@@ -167,19 +190,18 @@ def compile_program(
     slicer = DirectSlicer(values.data_jaxpr, patterns.structures)
     groups, group_records = find_groups(program, slicer, patterns, states)
     relations = _relations(occurrences, groups, program, patterns, weights)
-    parameters = find_parameters(program, occurrences, relations, patterns)
-    records = (*program.diagnostics, *group_records, *find_records(program, values, parameters, patterns))
     return ETraceGraph(
         module_info=info if program is info.program else info.with_program(program),
         hidden_groups=groups,
         hid_path_to_group={path: group for group in groups for path in group.hidden_paths},
         hidden_param_op_relations=relations,
-        hidden_perturb=add_perturbation(program, states) if include_hidden_perturb else None,
-        diagnostics=records,
         program=program,
-        parameters=parameters,
         occurrences=occurrences,
         patterns=patterns,
+        values=values,
+        hidden_states=tuple(states),
+        group_records=group_records,
+        include_hidden_perturb=include_hidden_perturb,
         analysis_seconds=time.perf_counter() - start,
     )
 

@@ -60,11 +60,11 @@ def extract_module_info(
         raise TypeError(f"`extract_module_info` takes a brainstate.nn.Module; got {type(model).__name__}.")
     input_tree = input_spec((model_args, model_kwargs))
     input_tree = dataclasses.replace(input_tree, paths=tuple(("input", *path[2:]) for path in input_tree.paths))
-    stateful = brainstate.transform.StatefulFunction(guarded_call(model), return_only_write=False)
+    retrieved = model.states()
+    stateful = brainstate.transform.StatefulFunction(guarded_call(model, retrieved), return_only_write=False)
     with example_input_errors((model_args, model_kwargs)), _initialisation_errors():
         stateful.make_jaxpr(*model_args, **model_kwargs)
 
-    retrieved = model.states()
     key = stateful.get_arg_cache_key(*model_args, **model_kwargs)
     states = tuple(stateful.get_states_by_cache(key))
     paths = _paths(states, retrieved)

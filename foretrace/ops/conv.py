@@ -9,7 +9,7 @@ import numpy as np
 
 from foretrace.ops.elementwise import add_bias
 from foretrace.ops.primitive import register_primitive
-from foretrace.ops.units import ArrayLike, Transform, split_unit, split_weight
+from foretrace.ops.units import ArrayLike, Transform, product_unit, split_unit, split_weight
 
 Padding = str | Sequence[tuple[int, int]]
 
@@ -83,7 +83,9 @@ def conv(
     _check_channels(array.shape, weight.shape, numbers, options)
     y = conv_p.bind(array, weight, **options)
     channel_axis = numbers.out_spec[1]
-    return add_bias("conv", y, x_unit * unit, bias, bias_fn, lambda b: _over_channels(b, y.ndim, channel_axis))
+    return add_bias(
+        "conv", y, product_unit(x_unit, unit), bias, bias_fn, lambda b: _over_channels(b, y.ndim, channel_axis)
+    )
 
 
 def _dimension_numbers(x: tuple[int, ...], kernel: tuple[int, ...], numbers: Any) -> jax.lax.ConvDimensionNumbers:

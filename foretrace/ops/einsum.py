@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from foretrace.ops.primitive import register_primitive
-from foretrace.ops.units import ArrayLike, Transform, join_unit, split_unit, split_weight
+from foretrace.ops.units import ArrayLike, Transform, join_unit, product_unit, split_unit, split_weight
 
 
 def _einsum(x: jax.Array, weight: jax.Array, *, equation: str) -> jax.Array:
@@ -38,7 +38,7 @@ def einsum(equation: str, x: ArrayLike, weight: ArrayLike, *, weight_fn: Transfo
     array, x_unit = split_unit("einsum", "x", x)
     mantissa, unit = split_weight("einsum", "weight", weight, weight_fn)
     compact = _check_equation(equation, array, mantissa)
-    return join_unit(einsum_p.bind(array, mantissa, equation=compact), x_unit * unit)
+    return join_unit(einsum_p.bind(array, mantissa, equation=compact), product_unit(x_unit, unit))
 
 
 def _check_equation(equation: str, x: jax.Array, weight: jax.Array) -> str:

@@ -55,7 +55,15 @@ def add_bias(
     if layout is not None:
         mantissa = layout(mantissa)
     _check_bias_shape(operator, mantissa.shape, y.shape)
-    return join_unit(y + element_wise_p.bind(mantissa), unit)
+    return join_unit(_added(y, element_wise_p.bind(mantissa)), unit)
+
+
+def _added(y: jax.Array, bias: jax.Array) -> jax.Array:
+    """`y + bias`; the common case spares a step's trace the detour through `jax.numpy`."""
+    if y.dtype != bias.dtype:
+        return y + bias
+    axes = range(y.ndim - bias.ndim, y.ndim)
+    return jax.lax.add(y, jax.lax.broadcast_in_dim(bias, y.shape, axes))
 
 
 def _check_bias_shape(operator: str, bias: tuple[int, ...], y: tuple[int, ...]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from foretrace.ops.elementwise import add_bias
 from foretrace.ops.matmul import check_matmul, matmul_p
-from foretrace.ops.units import ArrayLike, Transform, split_unit, split_weight
+from foretrace.ops.units import ArrayLike, Transform, product_unit, split_unit, split_weight
 
 
 def lora_matmul(
@@ -52,4 +52,6 @@ def lora_matmul(
         )
     weight = alpha * (first @ second)
     check_matmul("lora_matmul", array, weight)
-    return add_bias("lora_matmul", matmul_p.bind(array, weight), x_unit * first_unit * second_unit, bias, bias_fn)
+    return add_bias(
+        "lora_matmul", matmul_p.bind(array, weight), product_unit(x_unit, first_unit) * second_unit, bias, bias_fn
+    )

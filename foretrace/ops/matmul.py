@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from foretrace.ops.elementwise import add_bias
 from foretrace.ops.primitive import register_primitive
-from foretrace.ops.units import ArrayLike, Transform, split_unit, split_weight
+from foretrace.ops.units import ArrayLike, Transform, product_unit, split_unit, split_weight
 
 
 def _matmul(x: jax.Array, weight: jax.Array) -> jax.Array:
@@ -50,7 +50,7 @@ def matmul(
     array, x_unit = split_unit("matmul", "x", x)
     matrix, unit = split_weight("matmul", "weight", weight, weight_fn)
     check_matmul("matmul", array, matrix)
-    return add_bias("matmul", matmul_p.bind(array, matrix), x_unit * unit, bias, bias_fn)
+    return add_bias("matmul", matmul_p.bind(array, matrix), product_unit(x_unit, unit), bias, bias_fn)
 
 
 def grouped_matmul(
@@ -85,7 +85,7 @@ def grouped_matmul(
             f"grouped_matmul: `x` of shape {array.shape} and `weight` of shape {matrices.shape} do not fit. "
             "Expected x of shape (..., groups, in) and weight of shape (groups, in, out)."
         )
-    return add_bias("grouped_matmul", grouped_matmul_p.bind(array, matrices), x_unit * unit, bias, bias_fn)
+    return add_bias("grouped_matmul", grouped_matmul_p.bind(array, matrices), product_unit(x_unit, unit), bias, bias_fn)
 
 
 def check_matmul(operator: str, x: jax.Array, weight: jax.Array) -> None:

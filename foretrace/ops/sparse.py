@@ -23,7 +23,7 @@ import numpy as np
 from foretrace.ops.elementwise import add_bias
 from foretrace.ops.matmul import matmul
 from foretrace.ops.primitive import register_primitive
-from foretrace.ops.units import ArrayLike, Transform, join_unit, split_unit, split_weight
+from foretrace.ops.units import ArrayLike, Transform, join_unit, product_unit, split_unit, split_weight
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["task_begin", "task_end", "status"], meta_fields=[])
@@ -158,7 +158,7 @@ def sparse_matmul(
     _check_operands(array, values, shape, sparse_mat, index[0].size)
     backend = getattr(sparse_mat, "backend", None)
     y = sparse_matmul_p.bind(array, values.reshape(-1), *index, form=form, shape=shape, event=event, backend=backend)
-    return add_bias("sparse_matmul", y, x_unit * unit, bias, bias_fn)
+    return add_bias("sparse_matmul", y, product_unit(x_unit, unit), bias, bias_fn)
 
 
 def connection_indices(

@@ -45,15 +45,22 @@ def split_weight(operator: str, name: str, value: ArrayLike, transform: Transfor
     return transform(weight), unit
 
 
+def product_unit(first: Any, second: Any) -> Any:
+    """The unit of a product; most operands have none, and multiplying units takes longer than binding a primitive."""
+    return first if second is brainunit.UNITLESS else first * second
+
+
 def join_unit(mantissa: jax.Array, unit: Any) -> Any:
     """A result with its unit; a plain array where the unit is none, scaled if the units cancelled up to a factor."""
-    if unit.is_unitless:
+    if unit is brainunit.UNITLESS or unit.is_unitless:
         return mantissa
     return brainunit.maybe_decimal(brainunit.Quantity(mantissa, unit=unit))
 
 
 def convert_unit(operator: str, name: str, mantissa: jax.Array, unit: Any, target: Any) -> jax.Array:
     """The mantissa that `mantissa * unit` has in the unit `target`."""
+    if unit is target:
+        return mantissa
     if not unit.has_same_dim(target):
         raise ValueError(
             f"{operator}: `{name}` is in {_unit_name(unit)}, but the product it is added to is in "

@@ -70,12 +70,26 @@ def own_outvars(jaxpr: Jaxpr, count: int) -> Jaxpr:
 
 def remove_dead_code(closed_jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """The function without equations and constants that nothing needs; all inputs and effects stay."""
-    jaxpr, _ = dce_jaxpr(closed_jaxpr.jaxpr, [True] * len(closed_jaxpr.jaxpr.outvars), instantiate=True)
+    jaxpr = closed_jaxpr.jaxpr
+    if any(eqn.primitive.name in ("scan", "cond", "while") for eqn in jaxpr.eqns):
+        jaxpr, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)  # also inside their bodies
+    else:
+        jaxpr = new_jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, _needed_eqns(jaxpr), like=jaxpr)
     used = _used_vars(jaxpr.eqns, jaxpr.outvars)
     constants = zip(closed_jaxpr.jaxpr.constvars, closed_jaxpr.consts, strict=True)
     kept = [(var, value) for var, value in constants if var in used]
     pruned = new_jaxpr([var for var, _ in kept], jaxpr.invars, jaxpr.outvars, jaxpr.eqns, like=jaxpr)
     return ClosedJaxpr(pruned, [value for _, value in kept])
+
+
+def _needed_eqns(jaxpr: Jaxpr) -> list[JaxprEqn]:
+    needed = {v for v in jaxpr.outvars if isinstance(v, Var)}
+    kept = []
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or not needed.isdisjoint(eqn.outvars):
+            kept.append(eqn)
+            needed.update(v for v in eqn.invars if isinstance(v, Var))
+    return kept[::-1]
 
 
 def _used_vars(eqns: Sequence[JaxprEqn], outvars: Sequence[Atom]) -> set[Var]:

@@ -135,7 +135,7 @@ def test_marked_operator_with_one_weight_that_is_data_is_reported():
         return (x @ weight) * gain
 
     both = ft.register_primitive(
-        "test_two_weights", scaled, trainable_invars_fn=lambda params: {"weight": 1, "gain": 2}
+        "test_weight_and_gain", scaled, trainable_invars_fn=lambda params: {"weight": 1, "gain": 2}
     )
 
     def step(params, state, x):

@@ -4,12 +4,23 @@ Their structure is found by analysing that code. A path through it counts as mix
 """
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from foretrace._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Var, bind_eqn, is_float, make_jaxpr_of, tangent_jaxpr
+from foretrace._jax import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Var,
+    bind_eqn,
+    is_float,
+    make_jaxpr_of,
+    tangent_jaxpr,
+    tangent_rule,
+)
 from foretrace.compiler import blocks
 from foretrace.compiler.axismaps import Shape
 from foretrace.compiler.blocks import Block
@@ -54,7 +65,26 @@ def _through_jvp(eqn: JaxprEqn) -> Structure:
 
 @rule_for("custom_jvp_call")
 def custom_jvp(eqn: JaxprEqn, known: Known) -> Structure:
-    """What the tangent rule says, which for a surrogate spike is not what the function does."""
+    """What the tangent rule says, which for a surrogate spike is not what the function does.
+
+    Tracing the rule costs more than all the rest, and a model calls its spike more than once: what was found for a rule
+    is kept as long as the rule lives.
+    """
+    rule = tangent_rule(eqn)
+    if rule is None:
+        return _by_tangent_jaxpr(eqn)
+    function, tree = rule
+    key = (tree, *((shape_of(atom), str(atom.aval.dtype)) for atom in eqn.invars))
+    found = _tangent_structures.setdefault(function, {})
+    if key not in found:
+        found[key] = _by_tangent_jaxpr(eqn)
+    return found[key]
+
+
+_tangent_structures: weakref.WeakKeyDictionary[Any, dict[Any, Structure]] = weakref.WeakKeyDictionary()
+
+
+def _by_tangent_jaxpr(eqn: JaxprEqn) -> Structure:
     closed, active, out_active = tangent_jaxpr(eqn)
     jaxpr, operands, outputs = closed.jaxpr, len(eqn.invars), len(eqn.outvars)
     inner = nested_structure(jaxpr, jaxpr.invars[operands:], jaxpr.outvars[outputs:], closed.consts)
