@@ -7,7 +7,7 @@ batch statistics and random keys among them, is carried along. The model itself 
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -61,6 +61,7 @@ def extract_module_info(
     input_tree = input_spec((model_args, model_kwargs))
     input_tree = dataclasses.replace(input_tree, paths=tuple(("input", *path[2:]) for path in input_tree.paths))
     retrieved = model.states()
+    _make_random_keys(retrieved.values())
     stateful = brainstate.transform.StatefulFunction(guarded_call(model, retrieved), return_only_write=False)
     with example_input_errors((model_args, model_kwargs)), _initialisation_errors():
         stateful.make_jaxpr(*model_args, **model_kwargs)
@@ -78,6 +79,13 @@ def extract_module_info(
     records = (*_untouched_records(retrieved, states), *_not_floating_records(states, slots))
     program = dataclasses.replace(program, diagnostics=(*records, *program.diagnostics))
     return _module_info(stateful, program, retrieved, states, slots, paths, input_tree, output_tree, control_flow)
+
+
+def _make_random_keys(states: Iterable[brainstate.State]) -> None:
+    """brainstate makes a random state's key when it is first read, which must not happen within the trace."""
+    for state in (brainstate.random.DEFAULT, *states):
+        if isinstance(state, brainstate.random.RandomState):
+            _ = state.value
 
 
 @contextmanager

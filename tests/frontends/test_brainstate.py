@@ -1,5 +1,8 @@
 """A brainstate module becomes a program that computes the same, state by state, and stays as it was."""
 
+import subprocess
+import sys
+
 import brainpy
 import brainstate
 import braintools
@@ -258,3 +261,26 @@ def test_states_within_transformations_are_found():
     brainstate.nn.init_all_states(model)
     info = extract_module_info(model, jnp.ones(3))
     assert_same(info.jaxpr_call(jnp.ones(3))[0], model(jnp.ones(3)))
+
+
+def test_first_use_of_the_random_state_is_traced_with_its_key():
+    """In a fresh process the default random state has no key yet; only a fresh process can show it."""
+    code = """
+import brainstate, jax.numpy as jnp, foretrace as ft
+
+class Noisy(brainstate.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = brainstate.ParamState(jnp.ones(3))
+        self.h = brainstate.HiddenState(jnp.zeros(3))
+
+    def update(self, x):
+        self.h.value = 0.9 * self.h.value + self.w.value * x * brainstate.random.normal(size=3)
+        return self.h.value
+
+info = ft.extract_module_info(Noisy(), jnp.ones(3))
+out, *_ = info.jaxpr_call(jnp.ones(3))
+print(out.shape)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "(3,)", done.stderr
