@@ -2,8 +2,9 @@
 
 Both sides compile the same source (`models.py`) with their `compile_etrace_graph`. Every measurement is a fresh
 process that compiles several freshly built models; the first is reported apart as `first`, because it pays for
-cold caches, and the best of the others is `total`. The processes of the two sides alternate, and the order of a
-pair changes from round to round, so that a slow phase of the machine falls on both.
+cold caches, and the best of the others is `total` (and `whole`, once diagnostics and perturbation are read). The
+processes of the two sides alternate, and the order of a pair changes from round to round, so that a slow phase of the
+machine falls on both.
 
 `analysis` is the part of the total that is not tracing: `graph.analysis_seconds` where the graph has it, otherwise
 the difference between `compile_etrace_graph` and `extract_module_info`, each at its best.
@@ -39,14 +40,15 @@ class Timing:
 
     first: float
     total: float
+    whole: float
     analysis: float
     versions: str
 
     def best(self, other: "Timing | None") -> "Timing":
         if other is None:
             return self
-        smallest = (min(self.first, other.first), min(self.total, other.total), min(self.analysis, other.analysis))
-        return Timing(*smallest, self.versions)
+        names = ("first", "total", "whole", "analysis")
+        return Timing(*(min(getattr(self, name), getattr(other, name)) for name in names), self.versions)
 
 
 Table = dict[tuple[str, int], dict[str, Timing]]
@@ -58,12 +60,14 @@ def measure(package: str, model: str, units: int, batch: int, repeats: int) -> T
 
     warnings.simplefilter("ignore")
     library = importlib.import_module(package)
-    totals, analyses, traces = [], [], []
+    totals, wholes, analyses, traces = [], [], [], []
     for _ in range(repeats + 1):
         module, x = models.build(library, model, INPUTS, units, batch)
         start = time.perf_counter()
         graph = library.compile_etrace_graph(module, x)
         totals.append(time.perf_counter() - start)
+        _ = graph.hidden_perturb, graph.diagnostics
+        wholes.append(time.perf_counter() - start)
         if hasattr(graph, "analysis_seconds"):
             analyses.append(graph.analysis_seconds)
             continue
@@ -74,7 +78,9 @@ def measure(package: str, model: str, units: int, batch: int, repeats: int) -> T
     total = min(totals[1:])
     analysis = min(analyses[1:]) if analyses else max(total - min(traces[1:]), 0.0)
     parts = [library, *(importlib.import_module(name) for name in ("brainstate", "jax"))]
-    return Timing(totals[0], total, analysis, ", ".join(f"{part.__name__} {part.__version__}" for part in parts))
+    return Timing(
+        totals[0], total, min(wholes[1:]), analysis, ", ".join(f"{part.__name__} {part.__version__}" for part in parts)
+    )
 
 
 def in_process(python: Path, package: str, model: str, units: int, batch: int, repeats: int) -> Timing:
@@ -106,16 +112,18 @@ def cells(row: dict[str, Timing]) -> list[str]:
     numbers = []
     for package in (OURS, RIVAL):
         timing = row.get(package)
-        numbers += [f"{1e3 * t:.1f}" for t in (timing.analysis, timing.total, timing.first)] if timing else ["-"] * 3
-    both = OURS in row and RIVAL in row
-    ratio = f"{row[OURS].total / row[RIVAL].total:.2f}" if both else "-"
-    return [*numbers, ratio]
+        times = (timing.analysis, timing.total, timing.whole, timing.first) if timing else ()
+        numbers += [f"{1e3 * t:.1f}" for t in times] or ["-"] * 4
+    if OURS not in row or RIVAL not in row:
+        return [*numbers, "-", "-"]
+    ours, rival = row[OURS], row[RIVAL]
+    return [*numbers, f"{ours.total / rival.total:.2f}", f"{ours.whole / rival.whole:.2f}"]
 
 
 def markdown(table: Table) -> str:
     """The table as Markdown."""
-    kinds = [f"{package} {kind}" for package in (OURS, RIVAL) for kind in ("analysis", "total", "first")]
-    header = ["model", "units", *kinds, "total, ratio"]
+    kinds = [f"{package} {kind}" for package in (OURS, RIVAL) for kind in ("analysis", "total", "whole", "first")]
+    header = ["model", "units", *kinds, "total, ratio", "whole, ratio"]
     lines = [header, ["---"] * len(header)]
     lines += [[model, str(units), *cells(row)] for (model, units), row in table.items()]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -131,8 +139,9 @@ def page(table: Table, arguments: argparse.Namespace) -> str:
             "Written by `benchmarks/compile_time.py --write`. Milliseconds; batch "
             f"{arguments.batch}, {INPUTS} inputs, float32; best of {arguments.rounds} processes of {arguments.repeats} "
             "compilations each. `total` is what a user waits for after a warm-up, tracing included; `analysis` is the "
-            "part that is not tracing; `first` is the first compilation of a process. A ratio below 1 means that "
-            "Foretrace is faster.",
+            "part that is not tracing; `whole` adds the diagnostics and the perturbed step, which Foretrace makes when "
+            "they are first read; `first` is the first compilation of a process. A ratio below 1 means that Foretrace "
+            "is faster.",
             "",
             *(f"- {timing.versions}" for timing in sides),
             f"- Python {platform.python_version()}, {os.cpu_count()} CPU cores, {platform.machine()}",

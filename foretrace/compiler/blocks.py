@@ -67,7 +67,7 @@ class Block:
         """Whether it is known that every element depends on itself alone."""
         if self.maps is None or len(self.maps) != 1 or self.out_shape != self.source_shape:
             return False
-        return self.maps[0].key() == identity_map(self.out_shape).key()
+        return self is identity(self.out_shape) or self.maps[0].key() == identity_map(self.out_shape).key()
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """The (row, column) positions."""
@@ -75,6 +75,8 @@ class Block:
 
     def after(self, source: "Block") -> "Block":
         """This block's output by the source of the block that its own source depends on."""
+        if source is identity(source.source_shape):
+            return self
         if self.maps is not None and source.maps is not None:
             found = (compose(inner, outer, source.source_shape) for inner in self.maps for outer in source.maps)
             maps = _distinct(m for m in found if m is not None)
@@ -103,6 +105,7 @@ class Block:
         return Block(self.source_shape, self.out_shape, matrix=sparse.transpose(self.matrix))
 
 
+@functools.lru_cache(maxsize=256)
 def identity(shape: Shape) -> Block:
     """Every element depends on itself."""
     return Block(shape, shape, maps=[identity_map(tuple(shape))])

@@ -16,7 +16,7 @@ import numpy as np
 from foretrace._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, eval_jaxpr, new_jaxpr
 from foretrace.compiler import sparse
 from foretrace.compiler.axismaps import disjoint
-from foretrace.compiler.blocks import Block
+from foretrace.compiler.blocks import Block, identity
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import Occurrence
 from foretrace.compiler.patterns import Patterns
@@ -161,6 +161,8 @@ def find_reach(group: HiddenGroup, y_var: Var, patterns: Patterns) -> Reach | No
 
 def _surely_single(found: Sequence[Block], varshape: tuple[int, ...]) -> bool:
     """Whether axis maps tell at a glance that every element of `y` reaches one position at most."""
+    if all(block is identity(varshape) for block in found):
+        return True
     if any(block.maps is None or block.out_shape != varshape for block in found):
         return False
     maps = list({m.key(): m for block in found for m in block.maps or ()}.values())

@@ -61,12 +61,14 @@ class Same(Local):
 class Reshaped(Local):
     """Element by element, in the same order but another shape."""
 
-    __slots__ = ()
+    __slots__ = ("_shape",)
+
+    def __init__(self, out: Atom, source: Atom) -> None:
+        super().__init__(lambda: self.apply(blocks.identity(shape_of(source))))
+        self._shape = shape_of(out)
 
     def apply(self, pattern: Block) -> Block:
-        if self.block.maps is not None and pattern.maps is not None:
-            return self.block.after(pattern)
-        return Block(self.block.out_shape, pattern.source_shape, matrix=pattern.matrix)
+        return Block(self._shape, pattern.source_shape, matrix=pattern.matrix)
 
 
 SAME = Same()
@@ -87,6 +89,27 @@ def rule_for(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+def shape_rule_for(*names: str) -> Callable[[Rule], Rule]:
+    """Registers a rule that depends on shapes and parameters alone, and remembers what it said."""
+
+    def register(rule: Rule) -> Rule:
+        said: dict[Any, Structure] = {}
+
+        def remembered(eqn: JaxprEqn, known: Known) -> Structure:
+            shapes = tuple(atom.aval.shape for atom in (*eqn.invars, *eqn.outvars))
+            key = (eqn.primitive.name, shapes, tuple(eqn.params.items()))
+            if key not in said:
+                if len(said) > 1000:
+                    said.clear()
+                said[key] = rule(eqn, known)
+            return said[key]
+
+        rule_for(*names)(remembered)
+        return rule
+
+    return register
+
+
 def size_of(atom: Atom) -> int:
     """Number of elements of a variable or literal."""
     return int(atom.aval.size)
@@ -99,7 +122,7 @@ def index_array(atom: Atom) -> np.ndarray:
 
 def shape_of(atom: Atom) -> tuple[int, ...]:
     """Shape of a variable or literal."""
-    return tuple(atom.aval.shape)
+    return atom.aval.shape
 
 
 def one_map(out: Atom, source: Atom, axes: Sequence[int | None], index: Sequence[Any], masks: Any = None) -> Local:

@@ -20,41 +20,39 @@ from foretrace.compiler.structure import (
     Structure,
     from_matrix,
     one_map,
-    rule_for,
     shape_of,
-    size_of,
+    shape_rule_for,
 )
 
 
-@rule_for("reshape", "squeeze", "expand_dims")
+@shape_rule_for("reshape", "squeeze", "expand_dims")
 def keep_order(eqn: JaxprEqn, known: Known) -> Structure:
     """The elements keep their order; axes of size one come and go without touching the others."""
     operand, out = eqn.invars[0], eqn.outvars[0]
     long_in = [axis for axis, size in enumerate(shape_of(operand)) if size != 1]
     long_out = [axis for axis, size in enumerate(shape_of(out)) if size != 1]
     if [shape_of(operand)[a] for a in long_in] != [shape_of(out)[a] for a in long_out]:
-        matrix = sparse.identity(size_of(operand))
-        return [{0: Reshaped(Block(shape_of(out), shape_of(operand), matrix=matrix))}]
+        return [{0: Reshaped(out, operand)}]
     place = dict(zip(long_in, long_out, strict=True))
     axes = [place.get(axis) for axis in range(len(shape_of(operand)))]
     return [{0: one_map(out, operand, axes, [None] * len(axes))}]
 
 
-@rule_for("transpose")
+@shape_rule_for("transpose")
 def transpose(eqn: JaxprEqn, known: Known) -> Structure:
     """Axes in another order."""
     axes = [int(a) for a in np.argsort(eqn.params["permutation"])]
     return [{0: one_map(eqn.outvars[0], eqn.invars[0], axes, [None] * len(axes))}]
 
 
-@rule_for("broadcast_in_dim")
+@shape_rule_for("broadcast_in_dim")
 def broadcast_in_dim(eqn: JaxprEqn, known: Known) -> Structure:
     """The operand's axes are placed among the output's and repeated along the rest."""
     axes = eqn.params["broadcast_dimensions"]
     return [{0: one_map(eqn.outvars[0], eqn.invars[0], axes, [None] * len(axes))}]
 
 
-@rule_for("rev")
+@shape_rule_for("rev")
 def rev(eqn: JaxprEqn, known: Known) -> Structure:
     """Some axes backwards."""
     shape, reversed_axes = shape_of(eqn.invars[0]), eqn.params["dimensions"]
@@ -62,7 +60,7 @@ def rev(eqn: JaxprEqn, known: Known) -> Structure:
     return [{0: along_axes(eqn.outvars[0], eqn.invars[0], index)}]
 
 
-@rule_for("slice")
+@shape_rule_for("slice")
 def take_slice(eqn: JaxprEqn, known: Known) -> Structure:
     """A range of each axis."""
     shape, params = shape_of(eqn.invars[0]), eqn.params
@@ -76,7 +74,7 @@ def _range(size: int, start: int, limit: int, stride: int) -> np.ndarray | None:
     return None if (start, limit, stride) == (0, size, 1) else np.arange(start, limit, stride)
 
 
-@rule_for("split")
+@shape_rule_for("split")
 def split(eqn: JaxprEqn, known: Known) -> Structure:
     """Pieces of the operand along one axis."""
     operand, axis = eqn.invars[0], eqn.params["axis"]
@@ -86,7 +84,7 @@ def split(eqn: JaxprEqn, known: Known) -> Structure:
     return [{0: along_axes(out, operand, index)} for out, index in zip(eqn.outvars, pieces, strict=True)]
 
 
-@rule_for("concatenate")
+@shape_rule_for("concatenate")
 def concatenate(eqn: JaxprEqn, known: Known) -> Structure:
     """Each operand fills a range of one axis."""
     out, axis = eqn.outvars[0], eqn.params["dimension"]
@@ -102,7 +100,7 @@ def _placed(out: Atom, operand: Atom, axis: int, start: int) -> Local:
     return along_axes(out, operand, index, [inside if k == axis else None for k in range(rank)])
 
 
-@rule_for("stack")
+@shape_rule_for("stack")
 def stack(eqn: JaxprEqn, known: Known) -> Structure:
     """Each operand is one place of a new axis."""
     out, axis = eqn.outvars[0], eqn.params["axis"]
@@ -119,7 +117,7 @@ def stack(eqn: JaxprEqn, known: Known) -> Structure:
     ]
 
 
-@rule_for("unstack")
+@shape_rule_for("unstack")
 def unstack(eqn: JaxprEqn, known: Known) -> Structure:
     """Each output is one place of an axis of the operand."""
     operand, axis = eqn.invars[0], eqn.params["axis"]
@@ -131,7 +129,7 @@ def unstack(eqn: JaxprEqn, known: Known) -> Structure:
     ]
 
 
-@rule_for("tile")
+@shape_rule_for("tile")
 def tile(eqn: JaxprEqn, known: Known) -> Structure:
     """The operand repeated along its axes."""
     out, operand = eqn.outvars[0], eqn.invars[0]
@@ -139,7 +137,7 @@ def tile(eqn: JaxprEqn, known: Known) -> Structure:
     return [{0: along_axes(out, operand, index)}]
 
 
-@rule_for("pad")
+@shape_rule_for("pad")
 def pad(eqn: JaxprEqn, known: Known) -> Structure:
     """The operand with the padding value around and between; negative padding cuts it."""
     operand, value, out = eqn.invars[0], eqn.invars[1], eqn.outvars[0]
