@@ -42,7 +42,7 @@ class ModelInfo(Protocol):
         """The same model, told by an equivalent program."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ETraceGraph:
     """Where each parameter of a model enters its dynamics, and which positions of which states it reaches.
 

@@ -26,7 +26,7 @@ from foretrace.program.records import Leaf, StepProgram, path_name
 LARGEST_PACK = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HiddenGroup:
     """States of one shape that depend on one another position by position.
 

@@ -31,7 +31,7 @@ class HistoryKind(enum.StrEnum):
     NONE_NEEDED = "none-needed"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Parameter:
     """What was found about one parameter.
 

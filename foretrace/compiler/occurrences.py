@@ -46,7 +46,7 @@ class Weight:
     parameters: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Occurrence:
     """One place where parameters meet data.
 

@@ -17,7 +17,7 @@ from foretrace.program.diagnostics import Path
 from foretrace.program.records import StepProgram
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HiddenPerturbation:
     """The perturbed step.
 

@@ -59,7 +59,7 @@ class Reach:
         return targets
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HiddenParamOpRelation:
     """An occurrence and the groups that its `y` reaches directly.
 

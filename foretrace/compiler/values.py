@@ -21,7 +21,7 @@ class Made(enum.Enum):
     DATA = "data"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Values:
     """The kind of every variable, and the parameters that each value of parameters alone is made of.
 

@@ -22,7 +22,7 @@ from foretrace.program.records import StepProgram
 Step = Callable[..., tuple[Any, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FunctionModel:
     """A traced step function, and the way between its pytrees and the program's flat arrays.
 

@@ -49,7 +49,7 @@ class StateSlot:
         return leaves[self.start : self.start + len(self.tree.paths)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModuleInfo:
     """A traced brainstate module.
 

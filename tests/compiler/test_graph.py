@@ -152,3 +152,21 @@ def test_importing_keeps_float64():
     code = "import jax; jax.config.update('jax_enable_x64', True); import foretrace; print(jax.numpy.ones(1).dtype)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "float64"
+
+
+def test_records_can_be_keys():
+    graph = ft.compile_etrace_graph(Cell(), X)
+    records = [graph, *graph.hidden_groups, *graph.hidden_param_op_relations, *graph.parameters, graph.module_info]
+    assert len(set(records)) == len(records)
+
+
+def test_derivatives_of_a_group_run_under_jit_and_vmap():
+    graph, _ = compiled(LSTM)
+    (group,) = graph.hidden_groups
+    draw = np.random.default_rng(3).normal
+    hidden = [jnp.asarray(draw(size=(3, *var.aval.shape))) for var in group.hidden_invars]
+    fixed = [jnp.asarray(draw(size=var.aval.shape)) for var in group.transition_jaxpr_constvars]
+    mapped = jax.jit(jax.vmap(lambda values: group.diagonal_jacobian(values, fixed)))(hidden)
+    for k in range(3):
+        one = group.diagonal_jacobian([value[k] for value in hidden], fixed)
+        np.testing.assert_allclose(mapped[k], one, rtol=1e-12, atol=1e-14)
