@@ -3,8 +3,9 @@
 A loop that is too long to unroll hides its occurrences in its body. Two rewrites bring them out, without changing
 what the step computes:
 
-1. *hoist*: equations of the body that do not change from sub-step to sub-step move in front of the loop, so values
-   made of parameters alone (and their broadcasts) are made once, outside.
+1. *hoist*: equations of the body that do not need the carry move in front of the loop: those that stay the same from
+   sub-step to sub-step as they are, those of slices as one equation over all sub-steps. So values made of parameters
+   alone (and their broadcasts) are made outside, also where every sub-step has a weight of its own.
 2. *split*: if the body has mixing equations, the loop becomes two. The first runs the sub-steps and records what goes
    into every linear operator (and what comes out of every other mixing equation) at each sub-step; then each linear
    operator stands in front of the second loop as one equation over all sub-steps; the second loop runs the direct
@@ -40,7 +41,7 @@ from foretrace.compiler.occurrences import LINEAR_OPERANDS
 from foretrace.compiler.patterns import structure_of
 from foretrace.compiler.structure import Known
 from foretrace.ops import is_etp_primitive
-from foretrace.program.inline import inline_jaxpr
+from foretrace.program.inline import inline_calls, inline_jaxpr
 from foretrace.program.records import StepProgram
 
 
@@ -99,10 +100,10 @@ def _split(eqn: JaxprEqn, outer: _Body) -> None:
     for inner in mixing:
         recorded.update(dict.fromkeys(_inputs(inner, varying) if _is_linear(inner, varying) else inner.outvars))
     stacks = _record(eqn, loop, list(recorded), outer)
-    given: dict[Var, Var] = {}
+    given: dict[Var, Atom] = {}
     for inner in mixing:
         if _is_linear(inner, varying):
-            given[inner.outvars[0]] = _over_substeps(inner, stacks, loop, outer)
+            given[inner.outvars[0]] = _stacked_operator(inner, stacks, loop, outer)
         else:
             given.update({out: stacks[out] for out in inner.outvars})
     outer.eqns.append(_replay(eqn, loop, mixing, given))
@@ -134,16 +135,20 @@ class _Loop:
     reverse: bool
 
     def varying(self) -> set[Var]:
-        """The inner variables that change from sub-step to sub-step."""
-        found = set(self.jaxpr.invars[len(self.consts) :])
+        """The inner variables that depend on the carry."""
+        start = len(self.consts)
+        found = set(self.jaxpr.invars[start : start + len(self.carries)])
         for eqn in self.jaxpr.eqns:
             if any(not isinstance(a, Literal) and a in found for a in eqn.invars):
                 found.update(eqn.outvars)
         return found
 
-    def outside(self, var: Var) -> Atom:
-        """What an inner constant is called outside."""
-        return self.consts[self.jaxpr.invars.index(var)]
+    def outside(self, var: Var) -> tuple[Atom, int | None]:
+        """What an inner constant or slice is called outside, and the axis of sub-steps there."""
+        place = self.jaxpr.invars.index(var)
+        if place < len(self.consts):
+            return self.consts[place], None
+        return self.slices[place - len(self.consts) - len(self.carries)], 0
 
     def equation(self, like: JaxprEqn, jaxpr: Jaxpr | None = None, slices: Sequence[Atom] | None = None) -> JaxprEqn:
         """The loop as an equation with the outputs of `like`."""
@@ -154,33 +159,54 @@ class _Loop:
 
 
 def _hoist(eqn: JaxprEqn, closed: ClosedJaxpr, outer: _Body) -> _Loop:
-    """Moves what does not vary out of the body; what the rest needs of it enters as a constant."""
+    """Moves what does not need the carry out of the body; what the rest needs of it enters as constants and slices."""
     n_consts, n_carry = eqn.params["num_consts"], eqn.params["num_carry"]
-    inner = closed.jaxpr
-    outside: dict[Var, Atom] = dict(zip(inner.invars[:n_consts], eqn.invars[:n_consts], strict=True))
-    for var, value in zip(inner.constvars, closed.consts, strict=True):
-        outside[var] = outer.constant(value, var.aval)
+    inner, carries = closed.jaxpr, closed.jaxpr.invars[n_consts : n_consts + n_carry]
+    fixed: dict[Var, Atom] = dict(zip(inner.invars[:n_consts], eqn.invars[:n_consts], strict=True))
+    fixed |= {var: outer.constant(value, var.aval) for var, value in zip(inner.constvars, closed.consts, strict=True)}
+    sliced: dict[Var, Atom] = dict(
+        zip(inner.invars[n_consts + n_carry :], eqn.invars[n_consts + n_carry :], strict=True)
+    )
     kept: list[JaxprEqn] = []
     for body_eqn in inner.eqns:
         operands = [a for a in body_eqn.invars if not isinstance(a, Literal)]
-        if operands and all(a in outside for a in operands) and not body_eqn.effects:
-            renamed = {out: new_var(out.aval) for out in body_eqn.outvars}
-            invars = [a if isinstance(a, Literal) else outside[a] for a in body_eqn.invars]
-            outer.eqns.append(body_eqn.replace(invars=invars, outvars=list(renamed.values())))
-            outside.update(renamed)
-        else:
+        if not operands or body_eqn.effects or not all(a in fixed or a in sliced for a in operands):
             kept.append(body_eqn)
+        elif all(a in fixed for a in operands):
+            fixed |= zip(body_eqn.outvars, _once(body_eqn, fixed, outer), strict=True)
+        else:
+            axes = [0 if not isinstance(a, Literal) and a in sliced else None for a in body_eqn.invars]
+            atoms = [a if isinstance(a, Literal) else (fixed | sliced)[a] for a in body_eqn.invars]
+            sliced |= zip(body_eqn.outvars, _over_substeps(body_eqn, atoms, axes, outer), strict=True)
     used = [a for body_eqn in kept for a in body_eqn.invars] + list(inner.outvars)
-    consts = list(dict.fromkeys(a for a in used if not isinstance(a, Literal) and a in outside))
-    jaxpr = new_jaxpr([], [*consts, *inner.invars[n_consts:]], inner.outvars, kept)
+    consts = list(dict.fromkeys(a for a in used if not isinstance(a, Literal) and a in fixed))
+    slices = list(dict.fromkeys(a for a in used if not isinstance(a, Literal) and a in sliced))
     return _Loop(
-        jaxpr=jaxpr,
-        consts=[outside[var] for var in consts],
+        jaxpr=new_jaxpr([], [*consts, *carries, *slices], inner.outvars, kept),
+        consts=[fixed[var] for var in consts],
         carries=list(eqn.invars[n_consts : n_consts + n_carry]),
-        slices=list(eqn.invars[n_consts + n_carry :]),
+        slices=[sliced[var] for var in slices],
         length=eqn.params["length"],
         reverse=eqn.params["reverse"],
     )
+
+
+def _once(eqn: JaxprEqn, fixed: dict[Var, Atom], outer: _Body) -> list[Var]:
+    """An equation of the body that is the same at every sub-step, in front of the loop."""
+    outvars = [new_var(out.aval) for out in eqn.outvars]
+    invars = [a if isinstance(a, Literal) else fixed[a] for a in eqn.invars]
+    outer.eqns.append(eqn.replace(invars=invars, outvars=outvars))
+    return outvars
+
+
+def _over_substeps(eqn: JaxprEqn, operands: Sequence[Atom], axes: Sequence[int | None], outer: _Body) -> list[Atom]:
+    """An equation of the body as one over all sub-steps."""
+    mapped = jax.vmap(lambda *args: bind_eqn(eqn, *args), in_axes=tuple(axes))
+    closed = inline_calls(make_jaxpr_of(mapped, [operand.aval for operand in operands]))
+    pairs = zip(closed.jaxpr.constvars, closed.consts, strict=True)
+    eqns, outs = inline_jaxpr(closed.jaxpr, [outer.constant(value, var.aval) for var, value in pairs], operands)
+    outer.eqns += eqns
+    return outs
 
 
 def _mixes(eqn: JaxprEqn, known: Known) -> bool:
@@ -188,7 +214,7 @@ def _mixes(eqn: JaxprEqn, known: Known) -> bool:
 
 
 def _is_linear(eqn: JaxprEqn, varying: set[Var]) -> bool:
-    """Whether a mixing equation is an operator whose weight stays the same over the sub-steps."""
+    """Whether a mixing equation is an operator whose weight does not depend on the carry."""
     fixed = [i for i, a in enumerate(eqn.invars) if not isinstance(a, Literal) and a not in varying]
     fixed = [i for i in fixed if is_float(eqn.invars[i].aval)]
     if is_etp_primitive(eqn.primitive):
@@ -211,24 +237,20 @@ def _record(eqn: JaxprEqn, loop: _Loop, recorded: Sequence[Var], outer: _Body) -
     return stacks
 
 
-def _over_substeps(eqn: JaxprEqn, stacks: dict[Var, Var], loop: _Loop, outer: _Body) -> Var:
+def _stacked_operator(eqn: JaxprEqn, stacks: dict[Var, Var], loop: _Loop, outer: _Body) -> Atom:
     """A linear operator of the body as one equation over all sub-steps."""
-    axes = tuple(0 if not isinstance(a, Literal) and a in stacks else None for a in eqn.invars)
-    operands: list[Atom] = [
-        a if isinstance(a, Literal) else stacks[a] if a in stacks else loop.outside(a) for a in eqn.invars
-    ]
-    mapped = jax.vmap(lambda *args: bind_eqn(eqn, *args)[0], in_axes=axes)
-    closed = make_jaxpr_of(mapped, [operand.aval for operand in operands])
-    eqns, outs = inline_jaxpr(
-        closed.jaxpr,
-        [outer.constant(c, v.aval) for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True)],
-        operands,
-    )
-    outer.eqns += eqns
-    return outs[0]
+    operands: list[Atom] = []
+    axes: list[int | None] = []
+    for atom in eqn.invars:
+        place = (
+            (atom, None) if isinstance(atom, Literal) else (stacks[atom], 0) if atom in stacks else loop.outside(atom)
+        )
+        operands.append(place[0])
+        axes.append(place[1])
+    return _over_substeps(eqn, operands, axes, outer)[0]
 
 
-def _replay(eqn: JaxprEqn, loop: _Loop, mixing: Sequence[JaxprEqn], given: dict[Var, Var]) -> JaxprEqn:
+def _replay(eqn: JaxprEqn, loop: _Loop, mixing: Sequence[JaxprEqn], given: dict[Var, Atom]) -> JaxprEqn:
     """The second loop: the body without its mixing equations, whose outputs enter as slices."""
     skipped = {id(inner) for inner in mixing}
     kept = [inner for inner in loop.jaxpr.eqns if id(inner) not in skipped]

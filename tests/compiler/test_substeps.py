@@ -67,7 +67,18 @@ def nested(params, state, x):
     return {"v": v}, v
 
 
-STEPS = [direct, mixing, marked, sliced_backwards, nested]
+def own_weights(params, state, x):
+    """Every sub-step has a weight of its own, as a stack of layers has."""
+    scales = jnp.linspace(0.1, 0.3, LENGTH)[:, None, None]
+
+    def body(v, weight):
+        return 0.9 * v + jnp.tanh(v) @ jnp.abs(weight) + x @ params["w"] + params["b"], v
+
+    v, trace = loop(body, state, scales * params["r"])
+    return {"v": v}, trace
+
+
+STEPS = [direct, mixing, marked, sliced_backwards, nested, own_weights]
 
 
 def flat_function(program):
