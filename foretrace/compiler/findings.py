@@ -6,7 +6,7 @@ The records follow from the analysis and change nothing in it. Their kinds are f
 from collections.abc import Sequence
 
 from foretrace._jax import JaxprEqn, source_line
-from foretrace.compiler.history import Parameter
+from foretrace.compiler.history import Parameter, uncredited_states
 from foretrace.compiler.occurrences import Occurrence, OccurrenceKind
 from foretrace.compiler.patterns import Patterns
 from foretrace.compiler.relations import HiddenParamOpRelation
@@ -19,10 +19,11 @@ from foretrace.program.records import StepProgram, path_name
 def find_records(
     program: StepProgram, values: Values, parameters: Sequence[Parameter], patterns: Patterns
 ) -> list[CompilationRecord]:
-    """Records of unknown primitives, of odd marked operators, and of every parameter's occurrences, in that order."""
+    """Records of unknown primitives, odd marked operators, states without credit, and each parameter's occurrences."""
     return [
         *(_unknown(name) for name in dict.fromkeys(eqn.primitive.name for eqn in patterns.unknown)),
         *(record for eqn in program.jaxpr.eqns for record in _mark_records(eqn, values)),
+        *_without_credit(program, patterns),
         *(record for parameter in parameters for record in _parameter_records(parameter, patterns, program)),
     ]
 
@@ -49,6 +50,20 @@ def _mark_records(eqn: JaxprEqn, values: Values) -> list[CompilationRecord]:
         )
         kind = DiagnosticKind.MULTI_OUTPUT_PRIMITIVE_DETECTED
         records.append(CompilationRecord(kind, DiagnosticLevel.INFO, text, primitive.name))
+    return records
+
+
+def _without_credit(program: StepProgram, patterns: Patterns) -> list[CompilationRecord]:
+    kind, level = DiagnosticKind.STATE_WITHOUT_CREDIT, DiagnosticLevel.WARNING
+    learned = [source for source in patterns.sources if source not in program.other_invars]
+    records = []
+    for leaf, out in uncredited_states(program, patterns):
+        if any(patterns.reaches(source, out) for source in learned):
+            text = (
+                f"State `{leaf.name}` passes a derivative on from step to step, but is carried along without credit. "
+            )
+            text += "Make it a HiddenState if its history should be credited."
+            records.append(CompilationRecord(kind, level, text, hidden_paths=(leaf.path,)))
     return records
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from foretrace._jax import Var
+from foretrace._jax import Var, is_float
 from foretrace.compiler import rules as _rules  # noqa: F401  (registers the rules)
 from foretrace.compiler.findings import find_records
 from foretrace.compiler.groups import HiddenGroup, find_groups
@@ -185,7 +185,8 @@ def compile_program(
     values = classify(program)
     everything = discover == "all" or (discover == "auto" and not has_marks(program))
     occurrences = find_occurrences(program, values, discover=everything)
-    sources = dict.fromkeys([*program.hidden_invars, *program.hidden_outvars, *(o.y_var for o in occurrences)])
+    states_in = [*program.hidden_invars, *(var for var in program.other_invars if is_float(var.aval))]
+    sources = dict.fromkeys([*states_in, *program.hidden_outvars, *(o.y_var for o in occurrences)])
     patterns = analyse(values.data_jaxpr, list(sources), consts=program.consts)
     slicer = DirectSlicer(values.data_jaxpr, patterns.structures)
     groups, group_records = find_groups(program, slicer, patterns, states)

@@ -12,14 +12,14 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from foretrace._jax import Var
+from foretrace._jax import Atom, Var, is_float
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import Occurrence, OccurrenceKind
 from foretrace.compiler.patterns import Patterns
 from foretrace.compiler.positions import TransitionKind
 from foretrace.compiler.relations import HiddenParamOpRelation
 from foretrace.program.diagnostics import Path
-from foretrace.program.records import StepProgram, path_name
+from foretrace.program.records import Leaf, StepProgram, path_name
 
 
 class HistoryKind(enum.StrEnum):
@@ -64,15 +64,27 @@ def find_parameters(
 ) -> tuple[Parameter, ...]:
     """Says of every parameter, in the program's order, what its history keeps and why."""
     related = {id(relation.occurrence): relation for relation in relations}
+    lasting = [*program.hidden_outvars, *(out for _, out in uncredited_states(program, patterns))]
     parameters = []
     for index, leaf in enumerate(program.params):
         own = [o for o in occurrences if index in o.parameters]
-        relevant = [o for o in own if any(patterns.reaches(o.y_var, out) for out in program.hidden_outvars)]
+        relevant = [o for o in own if any(patterns.reaches(o.y_var, out) for out in lasting)]
         traced = [related[id(o)] for o in relevant if id(o) in related]
         reasons = tuple(dict.fromkeys(r for o in relevant for r in _losses(o, related.get(id(o)), program, patterns)))
         history = _history(relevant, traced, reasons)
         parameters.append(Parameter(index, leaf.path, history, reasons, tuple(own), tuple(traced)))
     return tuple(parameters)
+
+
+def uncredited_states(program: StepProgram, patterns: Patterns) -> list[tuple[Leaf, Atom]]:
+    """States that are carried along without credit although a derivative runs from one step to the next by them."""
+    outs = [*program.hidden_outvars, *(out for out in program.output_outvars if is_float(out.aval))]
+    states = zip(program.other, program.other_invars, program.other_outvars, strict=True)
+    return [
+        (leaf, new)
+        for leaf, old, new in states
+        if is_float(old.aval) and any(patterns.reaches(old, out) for out in outs)
+    ]
 
 
 def _history(
@@ -101,6 +113,9 @@ def _losses(
             losses.append(f"reaches {_names([leaf.path])} through mixing")
         elif out not in kept and patterns.reaches_directly(y_var, out):
             losses.append(f"reaches too many positions of {_names([leaf.path])}")
+    for leaf, out in uncredited_states(program, patterns):
+        if patterns.reaches(y_var, out):
+            losses.append(f"reaches {_names([leaf.path])}, a state without credit")
     for group in relation.hidden_groups:
         losses += _leaks(group, _touched(group, y_var, patterns), program, patterns)
     return losses
@@ -126,6 +141,8 @@ def _untraced(occurrence: Occurrence, program: StepProgram, patterns: Patterns) 
         return "enters through a plain operator of a model that marks others"
     if any(patterns.reaches_directly(occurrence.y_var, out) for out in program.hidden_outvars):
         return "reaches too many positions at once"
+    if not any(patterns.reaches(occurrence.y_var, out) for out in program.hidden_outvars):
+        return "reaches only states without credit"
     return "reaches a state only through mixing"
 
 
@@ -139,6 +156,9 @@ def _leaks(group: HiddenGroup, touched: set[int], program: StepProgram, patterns
                 losses.append(_leak(path, leaf.path, out in own))
             elif out not in own and patterns.reaches_directly(old, out):
                 losses.append(f"{_names([path])} passes on to {_names([leaf.path])}, a group of another shape")
+        for leaf, out in uncredited_states(program, patterns):
+            if patterns.reaches(old, out):
+                losses.append(f"{_names([path])} passes on to {_names([leaf.path])}, a state without credit")
     if group.positions.kind is TransitionKind.COLLAPSED:
         losses.append(f"elements of {_names(group.hidden_paths)} reach several positions")
     return losses

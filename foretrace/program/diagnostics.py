@@ -38,6 +38,7 @@ class DiagnosticKind(enum.StrEnum):
     STATE_MISMATCH = "state_mismatch"
     STATE_UNTOUCHED = "state_untouched"
     STATE_PACKED = "state_packed"
+    STATE_WITHOUT_CREDIT = "state_without_credit"
     GROUP_RELABELLED = "group_relabelled"
     GROUP_OFF_POSITION_DROPPED = "group_off_position_dropped"
     GROUP_DIRECT_ACROSS_SHAPES = "group_direct_across_shapes"

@@ -222,3 +222,32 @@ def test_every_record_is_typed():
     for record in graph.diagnostics:
         assert isinstance(record.kind, DiagnosticKind)
         assert isinstance(record.level, DiagnosticLevel)
+
+
+class Filtered(brainstate.nn.Module):
+    """A leaky layer behind a filter of its input weights' output, which is not a hidden state."""
+
+    def __init__(self, read: bool) -> None:
+        super().__init__()
+        self.read = read
+        self.w = brainstate.ParamState(W)
+        self.v = brainstate.HiddenState(jnp.ones((2, 5)))
+        self.filter = brainstate.ShortTermState(jnp.ones((2, 5)))
+
+    def update(self, x):
+        drive = x @ self.w.value
+        self.filter.value = 0.5 * self.filter.value + drive
+        self.v.value = 0.9 * self.v.value + (self.filter.value if self.read else drive)
+        return self.v.value
+
+
+def test_state_that_carries_a_derivative_without_credit_is_reported():
+    graph = ft.compile_etrace_graph(Filtered(read=True), X)
+    assert DiagnosticKind.STATE_WITHOUT_CREDIT in kinds(graph, DiagnosticLevel.WARNING)
+    assert graph.parameters[0].history == "direct"
+
+
+def test_state_that_is_only_written_needs_no_credit():
+    graph = ft.compile_etrace_graph(Filtered(read=False), X)
+    assert DiagnosticKind.STATE_WITHOUT_CREDIT not in kinds(graph)
+    assert graph.parameters[0].history == "all"
