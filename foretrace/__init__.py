@@ -2,42 +2,95 @@
 
 from foretrace import _precision as _precision  # isort: skip  (before anything that imports brainstate)
 
-from foretrace.compiler import CompilationReport as CompilationReport
-from foretrace.compiler import ETraceGraph as ETraceGraph
-from foretrace.compiler import HiddenGroup as HiddenGroup
-from foretrace.compiler import HiddenParamOpRelation as HiddenParamOpRelation
-from foretrace.compiler import HiddenPerturbation as HiddenPerturbation
-from foretrace.compiler import HistoryKind as HistoryKind
-from foretrace.entry import add_hidden_perturbation_from_minfo as add_hidden_perturbation_from_minfo
-from foretrace.entry import add_hidden_perturbation_in_module as add_hidden_perturbation_in_module
-from foretrace.entry import compile_etrace_graph as compile_etrace_graph
-from foretrace.entry import find_hidden_groups_from_minfo as find_hidden_groups_from_minfo
-from foretrace.entry import find_hidden_groups_from_module as find_hidden_groups_from_module
-from foretrace.entry import find_hidden_param_op_relations_from_minfo as find_hidden_param_op_relations_from_minfo
-from foretrace.entry import find_hidden_param_op_relations_from_module as find_hidden_param_op_relations_from_module
-from foretrace.errors import CompilationError as CompilationError
-from foretrace.errors import ControlFlowError as ControlFlowError
-from foretrace.errors import EmptyModelError as EmptyModelError
-from foretrace.errors import ExampleInputError as ExampleInputError
-from foretrace.errors import NoRecurrentStateError as NoRecurrentStateError
-from foretrace.errors import NotSupportedError as NotSupportedError
-from foretrace.errors import StateMismatchError as StateMismatchError
-from foretrace.frontends import FunctionModel as FunctionModel
-from foretrace.frontends import ModuleInfo as ModuleInfo
-from foretrace.frontends import extract_module_info as extract_module_info
-from foretrace.ops import ETPPrimitive as ETPPrimitive
-from foretrace.ops import conv as conv
-from foretrace.ops import einsum as einsum
-from foretrace.ops import element_wise as element_wise
-from foretrace.ops import embedding as embedding
-from foretrace.ops import grouped_matmul as grouped_matmul
-from foretrace.ops import lora_matmul as lora_matmul
-from foretrace.ops import matmul as matmul
-from foretrace.ops import register_primitive as register_primitive
-from foretrace.ops import sparse_matmul as sparse_matmul
-from foretrace.program import CompilationRecord as CompilationRecord
-from foretrace.program import ControlFlowPolicy as ControlFlowPolicy
-from foretrace.program import DiagnosticKind as DiagnosticKind
-from foretrace.program import DiagnosticLevel as DiagnosticLevel
+from foretrace.compiler import (
+    CompilationReport,
+    ETraceGraph,
+    HiddenGroup,
+    HiddenParamOpRelation,
+    HiddenPerturbation,
+    HistoryKind,
+    Parameter,
+)
+from foretrace.entry import (
+    add_hidden_perturbation_from_minfo,
+    add_hidden_perturbation_in_module,
+    compile_etrace_graph,
+    find_hidden_groups_from_minfo,
+    find_hidden_groups_from_module,
+    find_hidden_param_op_relations_from_minfo,
+    find_hidden_param_op_relations_from_module,
+)
+from foretrace.errors import (
+    CompilationError,
+    ControlFlowError,
+    EmptyModelError,
+    ExampleInputError,
+    NoRecurrentStateError,
+    NotSupportedError,
+    StateMismatchError,
+    StateNotInitializedError,
+)
+from foretrace.frontends import FunctionModel, ModuleInfo, extract_module_info
+from foretrace.ops import (
+    ETPPrimitive,
+    conv,
+    einsum,
+    element_wise,
+    embedding,
+    grouped_matmul,
+    lora_matmul,
+    matmul,
+    register_primitive,
+    sparse_matmul,
+)
+from foretrace.program import CompilationRecord, ControlFlowPolicy, DiagnosticKind, DiagnosticLevel, StepProgram
 
 __version__ = "0.1.0"
+
+__all__ = [
+    # from a model to its graph
+    "compile_etrace_graph",
+    "extract_module_info",
+    "ModuleInfo",
+    "FunctionModel",
+    "StepProgram",
+    "ControlFlowPolicy",
+    # the graph
+    "ETraceGraph",
+    "HiddenGroup",
+    "HiddenParamOpRelation",
+    "HiddenPerturbation",
+    "Parameter",
+    "HistoryKind",
+    "find_hidden_groups_from_minfo",
+    "find_hidden_groups_from_module",
+    "find_hidden_param_op_relations_from_minfo",
+    "find_hidden_param_op_relations_from_module",
+    "add_hidden_perturbation_from_minfo",
+    "add_hidden_perturbation_in_module",
+    # the report
+    "CompilationReport",
+    "CompilationRecord",
+    "DiagnosticKind",
+    "DiagnosticLevel",
+    # operators
+    "matmul",
+    "grouped_matmul",
+    "conv",
+    "sparse_matmul",
+    "lora_matmul",
+    "element_wise",
+    "embedding",
+    "einsum",
+    "ETPPrimitive",
+    "register_primitive",
+    # errors
+    "CompilationError",
+    "NotSupportedError",
+    "StateMismatchError",
+    "StateNotInitializedError",
+    "NoRecurrentStateError",
+    "EmptyModelError",
+    "ExampleInputError",
+    "ControlFlowError",
+]

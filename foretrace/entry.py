@@ -37,7 +37,7 @@ def compile_etrace_graph(
     Returns:
         The graph. `print(graph.explain())` says what was found.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> import foretrace as ft
         >>> def step(params, state, x):

@@ -17,6 +17,10 @@ class StateMismatchError(CompilationError, ValueError):
     """A recurrent state leaves the step with another shape, dtype, structure or unit than it entered with."""
 
 
+class StateNotInitializedError(CompilationError, AttributeError):
+    """The model's states do not exist yet."""
+
+
 class NoRecurrentStateError(CompilationError):
     """The model has no recurrent state, so there is no history to keep."""
 

@@ -49,7 +49,7 @@ def compile_demo() -> ETraceGraph:
     Returns:
         The graph of the network.
 
-    Example:
+    Examples:
         >>> [parameter.name for parameter in compile_demo().parameters]
         ['tau_a', 'tau_v', 'w_in', 'w_out', 'w_rec']
     """

@@ -1,6 +1,6 @@
 """From a user's model to a step program."""
 
-from foretrace.frontends.brainstate import StateNotInitializedError, extract_module_info
+from foretrace.frontends.brainstate import extract_module_info
 from foretrace.frontends.function import FunctionModel, trace_function
 from foretrace.frontends.models import trace_model
 from foretrace.frontends.module_info import ModuleInfo, Role, StateSlot
@@ -10,7 +10,6 @@ __all__ = [
     "FunctionModel",
     "ModuleInfo",
     "Role",
-    "StateNotInitializedError",
     "StateSlot",
     "TreeSpec",
     "extract_module_info",

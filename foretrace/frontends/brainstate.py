@@ -14,7 +14,7 @@ from typing import Any
 import brainstate
 
 from foretrace._jax import ClosedJaxpr, is_float, new_jaxpr
-from foretrace.errors import CompilationError, NotSupportedError
+from foretrace.errors import NotSupportedError, StateNotInitializedError
 from foretrace.frontends.guarded_call import guarded_call
 from foretrace.frontends.module_info import ModuleInfo, Role, StateSlot
 from foretrace.frontends.tracing import example_input_errors, input_spec, require_float
@@ -22,10 +22,6 @@ from foretrace.frontends.trees import TreeSpec, tree_spec
 from foretrace.program.build import build_program
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
 from foretrace.program.records import Leaf, StepProgram, path_name
-
-
-class StateNotInitializedError(CompilationError, AttributeError):
-    """The model's states do not exist yet."""
 
 
 def extract_module_info(
@@ -48,7 +44,7 @@ def extract_module_info(
         StateMismatchError: A state leaves the step with another unit or structure than it entered with.
         NotSupportedError: The step writes a parameter, or a parameter is not floating.
 
-    Example:
+    Examples:
         >>> import brainstate, jax.numpy as jnp
         >>> cell = brainstate.nn.GRUCell(3, 4)
         >>> _ = brainstate.nn.init_all_states(cell)

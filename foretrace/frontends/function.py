@@ -91,7 +91,7 @@ def trace_function(
         StateMismatchError: The step does not give back a state of the form that it took.
         NotSupportedError: A parameter is not floating.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> def step(params, state, x):
         ...     state = jnp.tanh(params["w"] * state + x)

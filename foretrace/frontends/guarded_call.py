@@ -31,7 +31,7 @@ def guarded_call(
         A function of the model's inputs. It raises `StateMismatchError` for a state that leaves the step with another
         structure or unit than it entered with.
 
-    Example:
+    Examples:
         >>> import brainstate, jax.numpy as jnp
         >>> call = guarded_call(brainstate.nn.Linear(3, 4))
         >>> call(jnp.ones(3)).shape

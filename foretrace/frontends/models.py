@@ -27,7 +27,7 @@ def trace_model(
     Raises:
         TypeError: The model is neither, or `params` and `state` do not go with it.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> def step(params, state, x):
         ...     return params * state + x, state

@@ -130,7 +130,7 @@ class ModuleInfo:
         Returns:
             Three flat lists, without units.
 
-        Example:
+        Examples:
             >>> import brainstate, jax.numpy as jnp
             >>> from foretrace.frontends import extract_module_info
             >>> cell = brainstate.nn.GRUCell(3, 4)

@@ -73,7 +73,7 @@ def tree_spec(value: Any, prefix: Path = (), bare: str = "value") -> TreeSpec:
     Raises:
         TypeError: A leaf is not a JAX type.
 
-    Example:
+    Examples:
         >>> import brainunit as u, jax.numpy as jnp
         >>> spec = tree_spec({"v": jnp.zeros(2) * u.mV})
         >>> spec.paths, spec.units

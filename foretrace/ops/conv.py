@@ -57,7 +57,7 @@ def conv(
     Returns:
         The convolution, in the product of the units.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> conv(jnp.ones((2, 3, 16)), jnp.ones((4, 3, 5)), jnp.zeros(4), strides=2).shape
         (2, 4, 8)

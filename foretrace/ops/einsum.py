@@ -28,7 +28,7 @@ def einsum(equation: str, x: ArrayLike, weight: ArrayLike, *, weight_fn: Transfo
     Returns:
         The contraction, in the product of the units.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> einsum("bhi,hio->bho", jnp.ones((5, 2, 3)), jnp.ones((2, 3, 4))).shape
         (5, 2, 4)

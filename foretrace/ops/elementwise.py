@@ -30,7 +30,7 @@ def element_wise(weight: ArrayLike, *, weight_fn: Transform | None = None) -> An
     Returns:
         `weight_fn(weight)`, marked, with the weight's unit.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> element_wise(jnp.array([-1.0, 2.0]), weight_fn=jnp.abs).tolist()
         [1.0, 2.0]

@@ -29,7 +29,7 @@ def embedding(indices: ArrayLike, weight: ArrayLike, *, weight_fn: Transform | N
     Returns:
         The rows, of shape `(*indices.shape, features)`, in the table's unit.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> embedding(jnp.array([2, 0]), jnp.eye(3)).tolist()
         [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]

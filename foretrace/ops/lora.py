@@ -37,7 +37,7 @@ def lora_matmul(
     Returns:
         The product, of shape `(..., out)`, in the product of the units.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> lora_matmul(jnp.ones(3), jnp.ones((3, 2)), jnp.ones((2, 4)), alpha=0.5).tolist()
         [3.0, 3.0, 3.0, 3.0]

@@ -42,7 +42,7 @@ def matmul(
     Returns:
         The product, of shape `(..., out)`, in the product of the units.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> matmul(jnp.ones((5, 3)), jnp.ones((3, 2)), jnp.zeros(2)).shape
         (5, 2)
@@ -73,7 +73,7 @@ def grouped_matmul(
     Returns:
         The product, of shape `(..., groups, out)`, in the product of the units.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> grouped_matmul(jnp.ones((5, 4, 3)), jnp.ones((4, 3, 2))).shape
         (5, 4, 2)

@@ -111,7 +111,7 @@ def register_primitive(
     Returns:
         The primitive, called by `primitive.bind(x, weight, **params)`.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> def scaled(x, weight, *, scale):
         ...     return scale * (x @ weight)

@@ -141,7 +141,7 @@ def sparse_matmul(
     Returns:
         The product, of shape `(..., columns)`, in the product of the units.
 
-    Example:
+    Examples:
         >>> import brainevent, jax.numpy as jnp
         >>> mask = brainevent.CSR.fromdense(jnp.array([[0.0, 1.0], [1.0, 1.0]]))
         >>> sparse_matmul(jnp.array([1.0, 10.0]), jnp.array([1.0, 2.0, 3.0]), sparse_mat=mask).tolist()

@@ -52,7 +52,7 @@ def build_program(
         CompilationError: One of its subclasses: no parameters, no recurrent state, a state that changes its shape or
             dtype, a complex state, control flow that cannot be differentiated.
 
-    Example:
+    Examples:
         >>> import jax
         >>> closed = jax.make_jaxpr(lambda w, h, x: (w * h + x, h))(0.5, 1.0, 2.0)
         >>> w, h, x = (Leaf((name,), var.aval) for name, var in zip('whx', closed.jaxpr.invars))

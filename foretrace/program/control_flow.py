@@ -58,7 +58,7 @@ class ControlFlowPolicy:
         etp_in_control_flow: `'trace'` follows marked operators inside control flow; `'error'` refuses them.
         scan_descent: `'auto'` treats long scans as sub-steps; `'never'` (also `'off'`) keeps them as they are.
 
-    Example:
+    Examples:
         >>> ControlFlowPolicy(cond='convert').cond
         'select'
     """
@@ -101,7 +101,7 @@ def lower_control_flow(
     Raises:
         ControlFlowError: A `while` that is differentiated, or a marked operator where the policy forbids it.
 
-    Example:
+    Examples:
         >>> import jax
         >>> step = lambda w, h: jax.lax.cond(h > 0, lambda: w * h, lambda: h)
         >>> closed = jax.make_jaxpr(step)(1.0, 2.0)

@@ -35,7 +35,7 @@ def inline_calls(closed_jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     Returns:
         The same function without nested calls, with fresh variables.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> closed = jax.make_jaxpr(jax.jit(lambda x: jax.jit(jnp.tanh)(x) * x))(1.0)
         >>> [eqn.primitive.name for eqn in inline_calls(closed).eqns]
@@ -59,7 +59,7 @@ def inline_jaxpr(jaxpr: Jaxpr, consts: Sequence[Atom], args: Sequence[Atom]) -> 
     Returns:
         The renamed equations, and the atoms that are its outputs.
 
-    Example:
+    Examples:
         >>> import jax
         >>> jaxpr = jax.make_jaxpr(lambda x: x * 2.0)(1.0).jaxpr
         >>> eqns, outs = inline_jaxpr(jaxpr, [], jaxpr.invars)

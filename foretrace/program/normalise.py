@@ -25,7 +25,7 @@ def normalise(closed_jaxpr: ClosedJaxpr, num_hidden: int) -> ClosedJaxpr:
     Returns:
         The same function in normal form.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> closed = jax.make_jaxpr(lambda h, s: h * s)(jnp.ones(3), jnp.ones(1))
         >>> [eqn.primitive.name for eqn in normalise(closed, 1).eqns]

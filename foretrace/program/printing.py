@@ -29,7 +29,7 @@ def to_code(program: StepProgram) -> str:
     Returns:
         The text of `def step(params, hidden, other, inputs)`.
 
-    Example:
+    Examples:
         >>> import jax
         >>> from foretrace.program.build import build_program
         >>> closed = jax.make_jaxpr(lambda w, h, x: (w * h + x,))(0.5, 1.0, 2.0)

@@ -11,8 +11,9 @@ from foretrace.errors import (
     NoRecurrentStateError,
     NotSupportedError,
     StateMismatchError,
+    StateNotInitializedError,
 )
-from foretrace.frontends import FunctionModel, ModuleInfo, StateNotInitializedError, extract_module_info, trace_model
+from foretrace.frontends import FunctionModel, ModuleInfo, extract_module_info, trace_model
 
 
 class Base(brainstate.nn.Module):

@@ -68,7 +68,7 @@ def draw_graph(graph: "ETraceGraph", path: str | os.PathLike[str] | None = None)
         ImportError: matplotlib is not installed.
         ValueError: A file ending that matplotlib cannot write.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from foretrace.entry import compile_etrace_graph
         >>> def step(params, state, x):

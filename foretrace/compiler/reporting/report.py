@@ -35,7 +35,7 @@ class CompilationReport(Sequence[CompilationRecord]):
     Raises:
         ValueError: A level, path or kind that does not exist.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from foretrace.entry import compile_etrace_graph
         >>> def step(params, state, x):

@@ -25,7 +25,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], limits: Sequence
     Returns:
         Its lines: titles, a rule, and one or more lines for each row.
 
-    Example:
+    Examples:
         >>> for line in table(["name", "what"], [["w", "a weight"], ["b", "a bias"]], [10, 20]):
         ...     print(line)
         name  what
