@@ -1,0 +1,1 @@
+"""Learning rules, one per file on one small contract. Nothing is here yet."""

@@ -1,0 +1,1 @@
+"""Training: loops, metrics and checkpoints. Nothing is here yet."""

@@ -1,0 +1,1 @@
+"""Pictures of learning: curves, rasters, traces. Nothing is here yet."""
