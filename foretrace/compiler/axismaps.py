@@ -143,7 +143,7 @@ def _along(values: np.ndarray, axis: int, rank: int) -> np.ndarray:
 
 
 def _apart(one: np.ndarray, two: np.ndarray) -> bool:
-    if one.max(initial=-1) < two.min(initial=0) or two.max(initial=-1) < one.min(initial=0):
+    if not one.size or not two.size or one.max() < two.min() or two.max() < one.min():
         return True
     return not np.intersect1d(one, two).size
 
