@@ -4,7 +4,6 @@ A pattern is a `scipy.sparse` CSR matrix of ones: rows are the elements of one v
 source. Values carry no information, only positions do.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -17,12 +16,6 @@ Matrix: TypeAlias = sp.csr_array
 def from_parts(indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]) -> Matrix:
     """A pattern from CSR index arrays."""
     return sp.csr_array((np.ones(len(indices), bool), indices, indptr), shape=shape)
-
-
-@functools.lru_cache(maxsize=64)
-def identity(size: int) -> Matrix:
-    """Every element depends on itself."""
-    return from_parts(np.arange(size, dtype=np.int32), np.arange(size + 1, dtype=np.int32), (size, size))
 
 
 def full(rows: int, columns: int) -> Matrix:
@@ -112,11 +105,6 @@ def has_joins(matrix: Matrix) -> bool:
 def empty(rows: int, columns: int) -> Matrix:
     """Nothing depends on anything."""
     return from_parts(np.zeros(0, int), np.zeros(rows + 1, int), (rows, columns))
-
-
-def same(first: Matrix, second: Matrix) -> bool:
-    """Whether two patterns hold the same positions."""
-    return first.nnz == second.nnz and union(first, second).nnz == first.nnz
 
 
 def pairs(matrix: Matrix) -> tuple[np.ndarray, np.ndarray]:

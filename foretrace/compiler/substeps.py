@@ -132,7 +132,6 @@ class _Loop:
     carries: list[Atom]
     slices: list[Atom]
     length: int
-    reverse: bool
 
     def varying(self) -> set[Var]:
         """The inner variables that depend on the carry."""
@@ -187,7 +186,6 @@ def _hoist(eqn: JaxprEqn, closed: ClosedJaxpr, outer: _Body) -> _Loop:
         carries=list(eqn.invars[n_consts : n_consts + n_carry]),
         slices=[sliced[var] for var in slices],
         length=eqn.params["length"],
-        reverse=eqn.params["reverse"],
     )
 
 

@@ -117,6 +117,38 @@ def scan_40(rng):
     return step, *_simple(rng)
 
 
+@control.function(
+    "inner scan of 40 recurrent sub-steps, the matmul inside",
+    ["v"],
+    {"w": "direct -> v", "w_rec": "direct -> v", "b": "direct -> v"},
+)
+def scan_40_inside(rng):
+    def step(params, state, x):
+        def body(v, _):
+            drive = x @ params["w"] + jnp.tanh(v) @ params["w_rec"] + params["b"]
+            return v + 0.05 * (jnp.tanh(drive) - v), jnp.mean(v)
+
+        v, trace = jax.lax.scan(body, state["v"], length=40)
+        return {"v": v}, v * jnp.mean(trace)
+
+    params, state = _simple(rng)
+    more = {"w_rec": weight(rng, HIDDEN, HIDDEN), "b": weight(rng, HIDDEN)}
+    return step, params | more, state
+
+
+@control.function("inner scan of 20 sub-steps, each with a weight of its own", ["v"], {"w": "all -> v"})
+def scan_20_own_weights(rng):
+    def step(params, state, x):
+        def body(v, pair):
+            weight, scale = pair
+            return 0.9 * v + scale * (x @ jnp.abs(weight)), None
+
+        v, _ = jax.lax.scan(body, state["v"], (params["w"], jnp.linspace(0.1, 0.4, 20)))
+        return {"v": v}, jnp.tanh(v)
+
+    return step, {"w": weight(rng, 20, INPUT, HIDDEN)}, _simple(rng)[1]
+
+
 @control.function("inner scan of 4 sub-steps, the matmul inside", ["v"], {"w": "all -> v"})
 def scan_4_inside(rng):
     def step(params, state, x):

@@ -243,6 +243,7 @@ def _align_pre(name, units, dual=False, plastic=False, recurrent=False, product=
 
 _align_pre("brainpy: AlignPre Expon", PLAIN)
 _align_pre("brainpy: AlignPre Expon with units", PHYSICAL)
+_align_pre("brainpy: AlignPre DualExpon", PLAIN, dual=True)
 _align_pre("brainpy: AlignPre DualExpon with units", PHYSICAL, dual=True)
 _align_pre("brainpy: AlignPre Expon with STP and units", PHYSICAL, plastic=True)
 _align_pre("brainpy: recurrent AlignPre Expon, marked", PLAIN, recurrent=True, product=ft.matmul, marked=True)

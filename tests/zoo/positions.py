@@ -30,6 +30,18 @@ def permuted_state(rng):
     return step, params, {"h": weight(rng, BATCH, HIDDEN)}
 
 
+@positions.function("complex state as a last axis of two", [("z", 2)], {"w": "all -> z", "turn": "all -> z"})
+def packed_plain(rng):
+    def step(params, state, x):
+        real, imaginary = state["z"][..., 0], state["z"][..., 1]
+        cos, sin = jnp.cos(params["turn"]), jnp.sin(params["turn"])
+        new = [0.9 * (cos * real - sin * imaginary) + x @ params["w"], 0.9 * (sin * real + cos * imaginary)]
+        return {"z": jnp.stack(new, axis=-1)}, new[0] * imaginary
+
+    params = {"w": weight(rng, INPUT, WIDE), "turn": weight(rng, WIDE)}
+    return step, params, {"z": weight(rng, BATCH, WIDE, 2)}
+
+
 @positions.function("lateral coupling by a roll", ["v"], {"w": "direct -> v"})
 def lateral(rng):
     return _lateral_step, {"w": weight(rng, INPUT, WIDE)}, {"v": weight(rng, BATCH, WIDE)}
