@@ -1,0 +1,67 @@
+"""The contract of edges: how a linear operator's weight acts on its output.
+
+In `y_u = sum_j A_uj(x) w_j`, an *edge* is a pair `(j, u)` that can be nonzero. A trace has one value per edge (and slot,
+and place). For a dense product they are laid out as `(in, batch, out)`: contracted axes first, then those of `y`, the
+layout that sums over the batch at the speed of memory.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+class Edges:
+    """What every family of operators offers.
+
+    `data` is what `A` depends on linearly: the operator's `x`, in the form in which a rule may also add it up over
+    time. The other methods take it with a leading axis of steps.
+
+    Attributes:
+        shape: The shape of a trace, places aside.
+    """
+
+    shape: tuple[int, ...]
+
+    def spread(self, values: Any) -> Any:
+        """Values `(places, *y_shape)` on the edges: `(places, *shape)` up to broadcasting."""
+        raise NotImplementedError
+
+    def data(self, operands: Sequence[Any]) -> Any:
+        """What `A` depends on linearly, of the values of the equation's inputs in one step."""
+        raise NotImplementedError
+
+    def gradient(self, data: Any, cotangents: jax.Array) -> jax.Array:
+        """The weight's gradient `sum_k A(x_k)^T c_k` for cotangents `(steps, *y_shape)`."""
+        raise NotImplementedError
+
+    def accumulate(self, data: Any, values: jax.Array) -> jax.Array:
+        """`sum_k A(x_k) s_k` on the edges, for values `(steps, places, *y_shape)`: `(places, *shape)`."""
+        raise NotImplementedError
+
+    def contract(self, trace: jax.Array, values: jax.Array) -> jax.Array:
+        """A trace `(places, *shape)` times values `(places, *y_shape)`, summed to the weight's shape."""
+        raise NotImplementedError
+
+
+class Elementwise(Edges):
+    """A weight that is `y` itself."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def spread(self, values: Any) -> Any:
+        return values
+
+    def data(self, operands: Sequence[Any]) -> jax.Array:
+        return jnp.ones(())
+
+    def gradient(self, data: jax.Array, cotangents: jax.Array) -> jax.Array:
+        return jnp.einsum("k,k...->...", data.astype(cotangents.dtype), cotangents)
+
+    def accumulate(self, data: jax.Array, values: jax.Array) -> jax.Array:
+        return self.gradient(data, values)
+
+    def contract(self, trace: jax.Array, values: jax.Array) -> jax.Array:
+        return jnp.sum(trace * values, axis=0)

@@ -1,0 +1,168 @@
+"""Operators that are a product of `x` and `w`: dense, grouped, einsum, under any number of `vmap`s.
+
+The operator is followed as a jaxpr of products and transpositions, and comes out as one einsum equation. From the axes
+that `x`, `w` and `y` share follow all contractions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from foretrace._jax import Jaxpr, JaxprEqn, Literal, make_jaxpr_of
+from foretrace.engine.edges.base import Edges
+from foretrace.ops import is_etp_primitive
+
+LETTERS = "abcdefghijlmnopqrstuvwxyz"  # k counts steps
+STEP, PLACE = "k", "P"
+
+
+@dataclass
+class _Labels:
+    """Names for axes; products merge the names of the axes that they pair."""
+
+    merged: dict[int, int] = field(default_factory=dict)
+    count: int = 0
+
+    def fresh(self, number: int) -> list[int]:
+        self.count += number
+        return list(range(self.count - number, self.count))
+
+    def find(self, label: int) -> int:
+        while label in self.merged:
+            label = self.merged[label]
+        return label
+
+    def merge(self, one: int, two: int) -> None:
+        one, two = self.find(one), self.find(two)
+        if one != two:
+            self.merged[two] = one
+
+
+class Bilinear(Edges):
+    """A product given by the axes of its operands.
+
+    Args:
+        x: The letters of the axes of `x`.
+        w: Those of the weight.
+        y: Those of the result.
+        sizes: The size of each.
+        x_index: Which operand is `x`.
+    """
+
+    def __init__(self, x: str, w: str, y: str, sizes: dict[str, int], x_index: int) -> None:
+        self.x, self.w, self.y, self.x_index = x, w, y, x_index
+        self.inner_axes = "".join(axis for axis in w if axis not in y)
+        self.shape = tuple(sizes[axis] for axis in self.inner_axes + y)
+
+    def spread(self, values: Any) -> Any:
+        return values.reshape(values.shape[0], *(1,) * len(self.inner_axes), *values.shape[1:])
+
+    def data(self, operands: Sequence[Any]) -> jax.Array:
+        return operands[self.x_index]
+
+    def gradient(self, data: jax.Array, cotangents: jax.Array) -> jax.Array:
+        return jnp.einsum(f"{STEP}{self.x},{STEP}{self.y}->{self.w}", data.astype(cotangents.dtype), cotangents)
+
+    def accumulate(self, data: jax.Array, values: jax.Array) -> jax.Array:
+        data = data.astype(values.dtype)
+        result = f"{PLACE}{self.inner_axes}{self.y}"
+        if data.shape[0] == 1:  # one step: an outer product, which is best left to a fused loop
+            return self._outer(data[0], values[0])
+        return jnp.einsum(f"{STEP}{self.x},{STEP}{PLACE}{self.y}->{result}", data, values)
+
+    def _outer(self, data: jax.Array, values: jax.Array) -> jax.Array:
+        axes = f"{self.inner_axes}{self.y}"
+        order = [self.x.index(axis) for axis in axes if axis in self.x]
+        spread = jnp.transpose(data, order)
+        spread = jnp.expand_dims(spread, [i for i, axis in enumerate(axes) if axis not in self.x])
+        return spread[None] * self.spread(values)
+
+    def contract(self, trace: jax.Array, values: jax.Array) -> jax.Array:
+        axes = f"{PLACE}{self.inner_axes}{self.y}"
+        product = trace * self.spread(values)
+        summed = jnp.sum(product, axis=[i for i, axis in enumerate(axes) if axis not in self.w], dtype=values.dtype)
+        left = [axis for axis in axes if axis in self.w]
+        return jnp.transpose(summed, [left.index(axis) for axis in self.w])
+
+
+def bilinear(eqn: JaxprEqn, y_index: int, x_index: int, w_index: int) -> Bilinear | None:
+    """The product that an equation computes; None where it is not a plain product of two operands."""
+    jaxpr, labels = _as_jaxpr(eqn), _Labels()
+    x_var, w_var = jaxpr.invars[x_index], jaxpr.invars[w_index]
+    x_axes, w_axes = labels.fresh(x_var.aval.ndim), labels.fresh(w_var.aval.ndim)
+    y_axes = _follow(jaxpr, {x_var: ("x", x_axes), w_var: ("w", w_axes)}, labels, y_index)
+    if y_axes is None:
+        return None
+    found = [labels.find(label) for label in [*x_axes, *w_axes, *y_axes]]
+    letters = {label: LETTERS[i] for i, label in enumerate(dict.fromkeys(found))}
+    x, w, y = ("".join(letters[labels.find(label)] for label in axes) for axes in (x_axes, w_axes, y_axes))
+    usual = len(set(x)) == len(x) and len(set(w)) == len(w) and len(set(y)) == len(y)
+    if not usual or set(y) - set(x) - set(w) or (set(x) ^ set(w)) - set(y):
+        return None
+    sizes = dict(zip(x, x_var.aval.shape, strict=True)) | dict(zip(w, w_var.aval.shape, strict=True))
+    return Bilinear(x, w, y, sizes, x_index)
+
+
+def _as_jaxpr(eqn: JaxprEqn) -> Jaxpr:
+    if is_etp_primitive(eqn.primitive):
+        plain = eqn.primitive.plain
+    else:
+        plain = eqn.primitive.bind
+    return make_jaxpr_of(lambda *args: plain(*args, **eqn.params), [a.aval for a in eqn.invars]).jaxpr
+
+
+def _follow(jaxpr: Jaxpr, known: dict[Any, tuple[str, list[int]]], labels: _Labels, y_index: int) -> Any:
+    """The axes of an output, as products and transpositions leave them; None where there is anything else."""
+    for eqn in jaxpr.eqns:
+        ins = [None if isinstance(a, Literal) else known.get(a) for a in eqn.invars]
+        if not any(ins):
+            continue
+        rule = _RULES.get(eqn.primitive.name)
+        found = None if rule is None else rule(eqn, ins, labels)
+        if found is None:
+            return None
+        known[eqn.outvars[0]] = found
+    out = jaxpr.outvars[y_index]
+    kind, axes = ("", None) if isinstance(out, Literal) else known.get(out, ("", None))
+    return axes if kind == "y" else None
+
+
+def _dot_general(eqn: JaxprEqn, ins: Any, labels: _Labels) -> Any:
+    if None in ins or {kind for kind, _ in ins} != {"x", "w"}:
+        return None
+    (_, left), (_, right) = ins
+    (left_sum, right_sum), (left_batch, right_batch) = eqn.params["dimension_numbers"]
+    for one, two in [*zip(left_sum, right_sum, strict=True), *zip(left_batch, right_batch, strict=True)]:
+        labels.merge(left[one], right[two])
+    free = [label for i, label in enumerate(left) if i not in (*left_sum, *left_batch)]
+    free += [label for i, label in enumerate(right) if i not in (*right_sum, *right_batch)]
+    return "y", [left[i] for i in left_batch] + free
+
+
+def _transpose(eqn: JaxprEqn, ins: Any, labels: _Labels) -> Any:
+    kind, axes = ins[0]
+    return kind, [axes[i] for i in eqn.params["permutation"]]
+
+
+def _same(eqn: JaxprEqn, ins: Any, labels: _Labels) -> Any:
+    return ins[0]
+
+
+def _nested(eqn: JaxprEqn, ins: Any, labels: _Labels) -> Any:
+    inner = eqn.params["jaxpr"].jaxpr
+    known = {var: found for var, found in zip(inner.invars, ins, strict=True) if found}
+    axes = _follow(inner, known, labels, 0) if len(eqn.outvars) == 1 else None
+    return None if axes is None else ("y", axes)
+
+
+_RULES = {
+    "dot_general": _dot_general,
+    "transpose": _transpose,
+    "convert_element_type": _same,
+    "copy": _same,
+    "jit": _nested,
+    "pjit": _nested,
+}

@@ -1,0 +1,44 @@
+"""Which edges an occurrence has: a table of families, and coloured edges for everything else."""
+
+from foretrace.compiler.occurrences import Occurrence, OccurrenceKind, Weight
+from foretrace.compiler.structure import Known
+from foretrace.engine.edges.base import Edges, Elementwise
+from foretrace.engine.edges.bilinear import bilinear
+from foretrace.engine.edges.coloured import Coloured
+from foretrace.engine.edges.lookup import embedding_lookup, row_gather
+from foretrace.engine.edges.sparse import sparse
+
+
+def edges_for(occurrence: Occurrence, weight: Weight, known: Known) -> Edges:
+    """The edges of one weight of an occurrence.
+
+    Args:
+        occurrence: A linear or elementwise occurrence.
+        weight: One of its weights.
+        known: Values that are known before the step runs, such as the indices of connections.
+
+    Returns:
+        The most structured edges that fit.
+    """
+    if occurrence.kind is OccurrenceKind.ELEMENTWISE:
+        return Elementwise(tuple(occurrence.y_var.aval.shape))
+    return _structured(occurrence, weight, known) or Coloured(occurrence.eqn, _y_index(occurrence), weight.index)
+
+
+def _structured(occurrence: Occurrence, weight: Weight, known: Known) -> Edges | None:
+    eqn = occurrence.eqn
+    match eqn.primitive.name:
+        case "etp_embedding":
+            return embedding_lookup(eqn)
+        case "gather":
+            return row_gather(eqn)
+        case "etp_sparse_matmul":
+            index = [known.value(atom) for atom in eqn.invars[2:]]
+            return None if any(value is None for value in index) else sparse(eqn, index)
+        case "etp_matmul" | "etp_grouped_matmul" | "etp_einsum" | "dot_general":
+            return bilinear(eqn, _y_index(occurrence), 1 - weight.index, weight.index)
+    return None
+
+
+def _y_index(occurrence: Occurrence) -> int:
+    return occurrence.eqn.outvars.index(occurrence.y_var)

@@ -1,0 +1,52 @@
+"""The exact gradient within each step, with whatever a rule adds to the cotangents of `y`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from foretrace.engine.edges.sparse import Sparse
+from foretrace.engine.linearise import Linearised, Signals
+from foretrace.engine.plan import Plan
+
+
+def add_at(gradients: list[jax.Array], place: int, part: jax.Array) -> None:
+    """Adds a part to one gradient of a list."""
+    gradients[place] = gradients[place] + part.astype(gradients[place].dtype).reshape(gradients[place].shape)
+
+
+def in_step_gradient(
+    plan: Plan, lin: Linearised, signals: Signals, history: Sequence[jax.Array | None]
+) -> list[jax.Array]:
+    """Gradients of the weights: within each step, plus what is asked of `y` by later steps.
+
+    Args:
+        plan: The plan.
+        lin: The derivatives of the block's steps.
+        signals: What the losses ask.
+        history: For each link, further cotangents of its `y`, `(K, *y_shape)`; None for none.
+
+    Returns:
+        One gradient for each weight.
+    """
+    gradients = list(signals.weights)
+    further: dict[Any, jax.Array] = {}
+    edges: dict[Any, Any] = {}
+    for link, part in zip(plan.links, history, strict=True):
+        edges[link.weight.var, link.y_var] = link
+        if part is not None:
+            key = (link.weight.var, link.y_var)
+            further[key] = further[key] + part if key in further else part
+    for occurrence, own in zip(plan.linear.values(), signals.y, strict=True):
+        for weight in occurrence.weights:
+            part = further.pop((weight.var, occurrence.y_var), None)
+            total = own if part is None else own + part
+            link = edges.get((weight.var, occurrence.y_var))
+            if link is not None and isinstance(link.edges, Sparse):
+                found = link.edges.gradient(lin.data(link), total)
+            else:
+                found = lin.operator_gradient(occurrence, weight.index, total)
+            add_at(gradients, plan.weight_vars.index(weight.var), found)
+    for (var, _), part in further.items():  # elementwise: y is the weight itself
+        add_at(gradients, plan.weight_vars.index(var), part.sum(axis=0))
+    return gradients

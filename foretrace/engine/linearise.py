@@ -1,0 +1,218 @@
+"""All derivatives that a block of steps needs, from one evaluation of its steps side by side.
+
+`linearise` takes the values from which each of `K` steps starts and the cotangents of their outputs, and gives per step:
+what the operators multiply, the transition `D` of each group, the partial derivatives `l` and `b` of the loss, and the
+in-step cotangent of every `y`. Every array has a leading axis of steps.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from foretrace._jax import Literal, Var, eval_jaxpr, is_float
+from foretrace.compiler.groups import HiddenGroup
+from foretrace.compiler.occurrences import Occurrence
+from foretrace.engine.evaluate import Step, fixed_values, run_perturbed, zero_shifts
+from foretrace.engine.plan import Link, Plan
+
+
+@dataclass(frozen=True)
+class Cotangents:
+    """The derivatives of the steps' losses, with a leading axis of steps.
+
+    Attributes:
+        outputs: By what each step returns; None where it is not floating.
+        hidden: By the new hidden states themselves, for losses that read them.
+    """
+
+    outputs: list[Any]
+    hidden: list[Any]
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What the losses of a block ask of its steps.
+
+    Attributes:
+        partial: For each group `l`: losses by its new states, each a variable of its own, `(K, *varshape, num_state)`.
+        bypass: For each group `b`: losses by its previous states, the new ones held fixed; None where it is zero.
+        y: In-step cotangents of the output of each linear operator.
+        weights: In-step gradients of the weights by all other uses, summed over the steps.
+    """
+
+    partial: list[jax.Array]
+    bypass: list[jax.Array | None]
+    y: list[jax.Array]
+    weights: list[jax.Array]
+
+
+class Linearised:
+    """The derivatives of `K` steps at the values that they have.
+
+    Args:
+        plan: The plan.
+        weights: Its weights.
+        steps: The values that each step starts from, stacked.
+    """
+
+    def __init__(self, plan: Plan, weights: Sequence[Any], steps: Step) -> None:
+        self.plan, self.weights, self.steps = plan, list(weights), steps
+        self.count = jax.tree.leaves(steps)[0].shape[0]
+        self._fixed = fixed_values(plan, weights)
+        self._batched: dict[Var, Any] = dict(zip(plan.needed_vars, jax.vmap(self._needed)(steps), strict=True))
+
+    def _needed(self, step: Step) -> list[Any]:
+        shifts = zero_shifts(self.plan.saved_vars), zero_shifts(self.plan.program.hidden_outvars)
+        return run_perturbed(self.plan, self.weights, step, *shifts)[1]
+
+    def over_steps(self, function: Callable[..., Any], variables: Sequence[Any], *stacked: Any) -> Any:
+        """Maps a function of the values of some variables (and further stacked arrays) over the steps."""
+        own = [v for v in dict.fromkeys(variables) if not isinstance(v, Literal) and v in self._batched]
+
+        def at(values: Sequence[Any], *rest: Any) -> Any:
+            known = {**self._fixed, **dict(zip(own, values, strict=True))}
+            return function([v.val if isinstance(v, Literal) else known[v] for v in variables], *rest)
+
+        return jax.vmap(lambda _, values, rest: at(values, *rest))(
+            jnp.arange(self.count), [self._batched[v] for v in own], stacked
+        )
+
+    def transition(self, group: HiddenGroup) -> jax.Array:
+        """`D` of a group: `(K, *varshape, num_state, num_state)`."""
+        places = [self.plan.program.hidden_invars.index(var) for var in group.hidden_invars]
+        hidden = [self.steps.hidden[place] for place in places]
+
+        def jacobian(constants: Any, *values: Any) -> jax.Array:
+            return group.diagonal_jacobian(values, constants)
+
+        return self.over_steps(jacobian, group.transition_jaxpr_constvars, *hidden)
+
+    def data(self, link: Link) -> Any:
+        """What the operator of a link multiplies."""
+        linear = id(link.relation.occurrence.eqn) in self.plan.linear
+        operands = link.relation.occurrence.eqn.invars if linear else []
+        return self.over_steps(link.edges.data, operands)
+
+    def pull(self, link: Link, cotangents: jax.Array) -> jax.Array:
+        """Cotangents of a group's new states, `(K, *varshape, num_state)`, along direct paths to `y`."""
+        return self._pulled(link, lambda pullback, c: pullback(link.group.split_hidden(c)), cotangents)
+
+    def push(self, link: Link, factors: jax.Array) -> dict[int, jax.Array]:
+        """`F`, multiplied from the left by factors `(K, *varshape, num_state, num_state)`.
+
+        Returns:
+            For each slot that the link keeps, `(K, places, *y_shape)`.
+        """
+        masks = link.places.color_masks(factors.dtype)
+
+        def rows(pullback: Any, factor: jax.Array) -> list[jax.Array]:
+            found = []
+            for slot in link.slots:
+                row = factor[..., slot, :]
+                parts = [pullback(link.group.split_hidden(row * mask[..., None])) for mask in masks]
+                found.append(link.places.enter(parts))
+            return found
+
+        return dict(zip(link.slots, self._pulled(link, rows, factors), strict=True))
+
+    def _pulled(self, link: Link, use: Callable[..., Any], stacked: jax.Array) -> Any:
+        def at(values: Any, given: jax.Array) -> Any:
+            *constants, y = values
+
+            def states(value: Any) -> list[Any]:
+                return eval_jaxpr(link.y_jaxpr, constants, value)
+
+            new, pullback = jax.vjp(states, y)
+
+            def cast(cotangents: Sequence[Any]) -> Any:
+                return pullback([c.astype(v.dtype) for c, v in zip(cotangents, new, strict=True)])[0]
+
+            return use(cast, given)
+
+        return self.over_steps(at, [*link.y_jaxpr.constvars, link.y_var], stacked)
+
+    def signals(self, cotangents: Cotangents) -> Signals:
+        """What the losses ask, given their derivatives by outputs and new states."""
+        plan = self.plan
+        lam, y, weights = self._in_step(cotangents)
+        partial = [group.concat_hidden([lam[k] for k in _places(plan, group)]) for group in plan.graph.hidden_groups]
+        bypass: list[jax.Array | None] = [None] * len(partial)
+        for group in plan.apart:
+            partial[group.index], past = self._apart(group, cotangents)
+            bypass[group.index] = past if group.index in plan.bypassed else None
+        return Signals(partial, bypass, y, weights)
+
+    def _in_step(self, cotangents: Cotangents) -> tuple[list[Any], list[Any], list[Any]]:
+        plan = self.plan
+        states = zero_shifts(plan.program.hidden_outvars, self.count)
+        ys = zero_shifts(plan.saved_vars, self.count)
+
+        def run(weights: Any, ys: Any, states: Any) -> Any:
+            return jax.vmap(lambda step, y, s: run_perturbed(plan, weights, step, y, s)[0])(self.steps, ys, states)
+
+        (outputs, _), pullback = jax.vjp(run, self.weights, ys, states)
+        weights, y, lam = pullback(_fitting(outputs, cotangents))
+        return lam, y, weights
+
+    def _apart(self, group: HiddenGroup, cotangents: Cotangents) -> tuple[jax.Array, jax.Array]:
+        plan, places = self.plan, _places(self.plan, group)
+        reads_past = group.index in plan.bypassed
+        ys = zero_shifts(plan.saved_vars)
+        shifts = zero_shifts(plan.program.hidden_outvars)
+        own_shifts = zero_shifts(group.hidden_outvars, self.count)
+
+        def run(states: Any, previous: Any) -> Any:
+            def one(step: Step, own: Any, old: Any) -> Any:
+                shifted = _replaced(shifts, places, own)
+                if reads_past:  # what was saved does not know that it depends on the past
+                    step = Step(_replaced(step.hidden, places, old), step.other, step.inputs, [])
+                return run_perturbed(plan, self.weights, step, ys, shifted, apart=group)[0]
+
+            return jax.vmap(one)(self.steps, states, previous)
+
+        previous = [self.steps.hidden[k] for k in places]
+        (outputs, _), pullback = jax.vjp(run, own_shifts, previous)
+        new, old = pullback(_fitting(outputs, cotangents))
+        return group.concat_hidden(new), group.concat_hidden(old)
+
+    def operator_gradient(self, occurrence: Occurrence, weight_index: int, cotangents: jax.Array) -> jax.Array:
+        """The gradient of one weight of a linear operator by cotangents `(K, *y_shape)`, summed over the steps."""
+        eqn = occurrence.eqn
+        place = eqn.outvars.index(occurrence.y_var)
+
+        def outputs(weight: Any) -> Any:
+            def y(operands: Any) -> Any:
+                values = [weight if i == weight_index else o for i, o in enumerate(operands)]
+                found = eqn.primitive.plain(*values, **eqn.params) if hasattr(eqn.primitive, "plain") else None
+                if found is None:
+                    return eqn.primitive.bind(*values, **eqn.params)
+                return found[place] if eqn.primitive.multiple_results else found
+
+            return self.over_steps(y, eqn.invars)
+
+        weight = self._fixed[eqn.invars[weight_index]]
+        _, pullback = jax.vjp(outputs, weight)
+        return pullback(cotangents)[0]
+
+
+def _places(plan: Plan, group: HiddenGroup) -> list[int]:
+    return [plan.program.hidden_outvars.index(var) for var in group.hidden_outvars]
+
+
+def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
+    result = list(values)
+    for place, value in zip(places, new, strict=True):
+        result[place] = value
+    return result
+
+
+def _fitting(outputs: Sequence[Any], cotangents: Cotangents) -> tuple[list[Any], list[Any]]:
+    """The cotangents in the form that a pullback takes: nothing where an output is not floating."""
+    fitted = [
+        c.astype(out.dtype) if is_float(out) else jnp.zeros(out.shape, jax.dtypes.float0)
+        for out, c in zip(outputs, cotangents.outputs, strict=True)
+    ]
+    return fitted, list(cotangents.hidden)

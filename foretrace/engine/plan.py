@@ -1,0 +1,258 @@
+"""What the engine needs to know of a graph before it computes: worked out once, in numbers and tables.
+
+A step program is seen from here as a function of *weights*: the values `w = g(theta)` that meet data. They are made of
+the parameters once for a block of steps, gradients are gathered for them, and pulled back through `g` once at the end.
+
+`Link` is the unit of credit: one weight of one relation, and one group that its `y` reaches.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, eval_jaxpr, is_float, new_jaxpr
+from foretrace.compiler.graph import ETraceGraph
+from foretrace.compiler.groups import HiddenGroup
+from foretrace.compiler.occurrences import Occurrence, OccurrenceKind, Weight
+from foretrace.compiler.relations import HiddenParamOpRelation
+from foretrace.compiler.structure import Known
+from foretrace.compiler.values import Made
+from foretrace.engine.edges import Edges, edges_for
+from foretrace.engine.places import Places, places_for
+from foretrace.program.records import StepProgram
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """One weight of a relation and one group that it reaches: what one trace is kept for.
+
+    Attributes:
+        index: Its number among all links.
+        relation: The relation.
+        weight: The value of parameters that enters there.
+        weight_index: Its place among the plan's weights.
+        group: The group.
+        y_jaxpr: The group's next states by `y` along direct paths.
+        edges: How the weight's elements meet the elements of `y`.
+        places: The positions that the elements of `y` reach, now and later.
+        slots: The group's slots that `y` can reach, now or later; a trace is kept for these alone.
+    """
+
+    index: int
+    relation: HiddenParamOpRelation
+    weight: Weight
+    weight_index: int
+    group: HiddenGroup
+    y_jaxpr: Jaxpr
+    edges: Edges
+    places: Places
+    slots: tuple[int, ...]
+
+    @property
+    def y_var(self) -> Var:
+        return self.relation.y_var
+
+    @property
+    def name(self) -> str:
+        """The parameter and the group, for messages."""
+        states = ", ".join(".".join(map(str, path)) for path in self.group.hidden_paths)
+        return f"{'.'.join(map(str, self.relation.path))} -> {states}"
+
+    @property
+    def trace_shape(self) -> tuple[int, ...]:
+        """The shape of the trace of one slot."""
+        return (self.places.width, *self.edges.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype that a trace has by default."""
+        return jnp.result_type(*(var.aval.dtype for var in self.group.hidden_outvars), self.y_var.aval.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The tables of one graph.
+
+    Attributes:
+        graph: The compiled graph.
+        weight_vars: Values made of parameters that the data equations use.
+        weights_jaxpr: From the parameters to these values.
+        linear: The linear occurrences, by the equation where they stand.
+        links: The traces to keep.
+        apart: Groups whose partial derivatives need an evaluation of their own, because a new state of the group
+            feeds another within the step, or because an output reads the past beside the new states.
+        bypassed: The numbers of those among them where an output reads the past beside the new states.
+        differentiable: Variables through which a derivative can run within the step.
+        aside: Relations, by the identity of their `y`, whose `y` also acts otherwise than directly on its one group.
+    """
+
+    graph: ETraceGraph
+    weight_vars: tuple[Var, ...]
+    weights_jaxpr: Jaxpr = field(repr=False)
+    linear: dict[int, Occurrence] = field(repr=False)
+    links: tuple[Link, ...] = field(repr=False)
+    apart: tuple[HiddenGroup, ...] = field(repr=False)
+    bypassed: frozenset[int]
+    differentiable: frozenset[Var] = field(repr=False)
+    aside: frozenset[Var] = field(repr=False)
+
+    @property
+    def program(self) -> StepProgram:
+        return self.graph.program
+
+    @property
+    def jaxpr(self) -> Jaxpr:
+        """The equations on data."""
+        return self.graph.values.data_jaxpr
+
+    def weights(self, params: Sequence[Any]) -> list[jax.Array]:
+        """The values `w = g(theta)`."""
+        return eval_jaxpr(self.weights_jaxpr, self.program.consts, *params)
+
+    def pull_back(self, params: Sequence[Any], gradients: Sequence[Any]) -> list[jax.Array]:
+        """Gradients of parameters from those of weights."""
+        _, pullback = jax.vjp(lambda *values: self.weights(values), *params)
+        return list(pullback(list(gradients)))
+
+    def zero_gradients(self) -> list[jax.Array]:
+        """Zeros in the place of every weight."""
+        return [jnp.zeros(var.aval.shape, var.aval.dtype) for var in self.weight_vars]
+
+    @functools.cached_property
+    def saved_vars(self) -> tuple[Var, ...]:
+        """Outputs of linear operators, which the forward pass keeps so that no product is computed twice."""
+        return tuple(occurrence.y_var for occurrence in self.linear.values())
+
+    @functools.cached_property
+    def needed_vars(self) -> tuple[Var, ...]:
+        """Values within the step that derivatives are taken at."""
+        needed: dict[Any, None] = {}
+        for group in self.graph.hidden_groups:
+            needed |= dict.fromkeys(group.transition_jaxpr_constvars)
+        for link in self.links:
+            needed |= dict.fromkeys([*link.y_jaxpr.constvars, link.y_var])
+        for occurrence in self.linear.values():
+            needed |= dict.fromkeys(a for a in occurrence.eqn.invars if not isinstance(a, Literal))
+        return tuple(var for var in needed if var not in self.fixed_vars)
+
+    @functools.cached_property
+    def fixed_vars(self) -> frozenset[Var]:
+        """Values that are the same in every step of a block."""
+        return frozenset([*self.jaxpr.constvars, *self.weight_vars, *self.program.param_invars])
+
+
+def make_plan(graph: ETraceGraph) -> Plan:
+    """Works out the tables of a graph."""
+    weight_vars = _weight_vars(graph)
+    linear = {id(o.eqn): o for o in graph.occurrences if o.kind is OccurrenceKind.LINEAR}
+    links = _links(graph, weight_vars)
+    return Plan(
+        graph=graph,
+        weight_vars=weight_vars,
+        weights_jaxpr=_weights_jaxpr(graph.program, weight_vars),
+        linear=linear,
+        links=links,
+        apart=tuple(g for g in graph.hidden_groups if _is_coupled(graph, g) or _is_bypassed(graph, g)),
+        bypassed=frozenset(g.index for g in graph.hidden_groups if _is_bypassed(graph, g)),
+        differentiable=_differentiable(graph, linear, weight_vars),
+        aside=frozenset(r.y_var for r in graph.hidden_param_op_relations if _acts_aside(graph, r)),
+    )
+
+
+def _weight_vars(graph: ETraceGraph) -> tuple[Var, ...]:
+    jaxpr, values = graph.values.data_jaxpr, graph.values
+    used = [*(atom for eqn in jaxpr.eqns for atom in eqn.invars), *jaxpr.outvars]
+    return tuple(dict.fromkeys(a for a in used if values.of(a) is Made.PARAMETERS and is_float(a.aval)))
+
+
+def _weights_jaxpr(program: StepProgram, weight_vars: Sequence[Var]) -> Jaxpr:
+    needed: set[Atom] = set(weight_vars)
+    kept: list[JaxprEqn] = []
+    for eqn in reversed(program.jaxpr.eqns):
+        if needed & set(eqn.outvars):
+            kept.append(eqn)
+            needed |= {atom for atom in eqn.invars if not isinstance(atom, Literal)}
+    return new_jaxpr(program.jaxpr.constvars, program.param_invars, weight_vars, kept[::-1])
+
+
+def _links(graph: ETraceGraph, weight_vars: Sequence[Var]) -> tuple[Link, ...]:
+    links: list[Link] = []
+    known = Known(graph.values.data_jaxpr, graph.program.consts)
+    for relation in graph.hidden_param_op_relations:
+        parts = zip(relation.hidden_groups, relation.reaches, relation.y_to_hidden_group_jaxprs, strict=True)
+        reached = [
+            (group, jaxpr, places_for(relation.y_var, group, reach), _slots(graph, relation.y_var, group))
+            for group, reach, jaxpr in parts
+        ]
+        for weight in relation.occurrence.weights:
+            edges = edges_for(relation.occurrence, weight, known)
+            for group, jaxpr, places, slots in reached:
+                place = weight_vars.index(weight.var)
+                links.append(Link(len(links), relation, weight, place, group, jaxpr, edges, places, slots))
+    return tuple(links)
+
+
+def _slots(graph: ETraceGraph, y_var: Var, group: HiddenGroup) -> tuple[int, ...]:
+    """The slots that `y` reaches in this step or a later one."""
+    states = {k for k, out in enumerate(group.hidden_outvars) if graph.patterns.reaches_directly(y_var, out)}
+    found = {i for i, slot in enumerate(group.slots) if slot.state in states}
+    while True:
+        more = {i for i, row in enumerate(group.positions.blocks) for j in found if not row[j].is_empty} | found
+        if more == found:
+            return tuple(sorted(found))
+        found = more
+
+
+def _reached(jaxpr: Jaxpr, sources: Sequence[Atom], barrier: Sequence[Atom] = ()) -> set[Atom]:
+    """Variables that a derivative can reach from some others, without passing the barrier."""
+    reached: set[Atom] = {s for s in sources if s not in barrier}
+    stops = set(barrier)
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name != "stop_gradient" and any(not isinstance(a, Literal) and a in reached for a in eqn.invars):
+            reached |= {out for out in eqn.outvars if out not in stops and is_float(out.aval)}
+    return reached
+
+
+def _is_coupled(graph: ETraceGraph, group: HiddenGroup) -> bool:
+    """Whether a new state of the group feeds another within the step."""
+    own = group.hidden_outvars
+    return any(graph.patterns.reaches(a, b) for a in own for b in own if a is not b)
+
+
+def _is_bypassed(graph: ETraceGraph, group: HiddenGroup) -> bool:
+    """Whether the loss can read the group's previous states beside its new ones."""
+    beside = _reached(graph.values.data_jaxpr, group.hidden_invars, group.hidden_outvars)
+    return any(not isinstance(out, Literal) and out in beside for out in _results(graph))
+
+
+def _results(graph: ETraceGraph) -> list[Atom]:
+    return [*graph.program.output_outvars, *graph.program.hidden_outvars]
+
+
+def _acts_aside(graph: ETraceGraph, relation: HiddenParamOpRelation) -> bool:
+    """Whether `y` acts on the loss otherwise than directly through the new states of its one group."""
+    if len(relation.hidden_groups) != 1:
+        return True
+    own = relation.hidden_groups[0].hidden_outvars
+    if any(graph.patterns.reaches_through_mixing(relation.y_var, out) for out in own):
+        return True
+    beside = _reached(graph.values.data_jaxpr, [relation.y_var], own)
+    return any(not isinstance(out, Literal) and out in beside for out in _results(graph))
+
+
+def _differentiable(graph: ETraceGraph, linear: dict[int, Occurrence], weight_vars: Sequence[Var]) -> frozenset[Var]:
+    """What perturbed new states, perturbed `y` and weights that enter otherwise than linearly can change."""
+    jaxpr = graph.values.data_jaxpr
+    begin = {*graph.program.hidden_outvars, *(o.y_var for o in linear.values())}
+    reached: set[Any] = set(begin)
+    weights = set(weight_vars)
+    for eqn in jaxpr.eqns:
+        stopped = {w.index for w in linear[id(eqn)].weights} if id(eqn) in linear else set()
+        entering = [a for i, a in enumerate(eqn.invars) if not isinstance(a, Literal) and i not in stopped]
+        if any(a in reached or a in weights for a in entering):
+            reached |= {out for out in eqn.outvars if is_float(out.aval)}
+    return frozenset(reached)

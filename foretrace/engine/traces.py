@@ -1,0 +1,66 @@
+"""Per-parameter traces: one value for every edge of a link, place and slot.
+
+`advance` takes the traces through a block, `e <- (D_K ... D_1) e + sum_k A(x_k) s_k` with `s_k = D_K ... D_{k+1} F_k`:
+one product of matrices per slot, however many steps the block has. Where positions move from step to step, the block
+is walked step by step.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from foretrace.engine.linearise import Linearised
+from foretrace.engine.plan import Link
+from foretrace.engine.sweep import products
+
+Trace = dict[int, jax.Array]
+
+
+def zero_trace(link: Link, dtype: Any = None) -> Trace:
+    """A trace of zeros: an array for each slot that the link can reach."""
+    return {slot: jnp.zeros(link.trace_shape, dtype or link.dtype) for slot in link.slots}
+
+
+def advance(link: Link, lin: Linearised, transition: jax.Array, trace: Trace) -> Trace:
+    """Takes a trace through a block.
+
+    Args:
+        link: The link.
+        lin: The derivatives of the block's steps.
+        transition: `D` of the link's group, `(K, *varshape, num_state, num_state)`.
+        trace: The trace before the block.
+
+    Returns:
+        The trace after it, in the same dtype.
+    """
+    data = lin.data(link)
+    if not link.places.moves:
+        factors, whole = products(transition)
+        return _stepped(link, trace, whole, data, lin.push(link, factors))
+    entering = lin.push(link, jnp.broadcast_to(jnp.eye(link.group.num_state, dtype=transition.dtype), transition.shape))
+
+    def one(trace: Trace, step: Any) -> tuple[Trace, None]:
+        matrix, data, values = jax.tree.map(lambda a: a[None], step)
+        return _stepped(link, trace, matrix[0], data, values), None
+
+    return jax.lax.scan(one, trace, (transition, data, entering))[0]
+
+
+def _stepped(link: Link, trace: Trace, matrix: jax.Array, data: Any, entering: Trace) -> Trace:
+    carried = link.places.carry(trace, matrix, link.edges.spread)
+    return {
+        slot: (carried[slot] + link.edges.accumulate(data, entering[slot])).astype(trace[slot].dtype) for slot in trace
+    }
+
+
+def contract(link: Link, trace: Trace, signal: jax.Array) -> jax.Array:
+    """The gradient of the link's weight by a signal on the states, `(*varshape, num_state)`."""
+    parts: Sequence[jax.Array] = [
+        link.edges.contract(trace[slot], link.places.at(signal[..., slot])) for slot in trace
+    ]
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
