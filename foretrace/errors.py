@@ -35,3 +35,7 @@ class ExampleInputError(CompilationError, ValueError):
 
 class ControlFlowError(NotSupportedError):
     """A state or a traced weight runs through control flow that cannot be differentiated."""
+
+
+class NonFiniteError(ArithmeticError):
+    """A NaN or an infinity appeared in a run."""

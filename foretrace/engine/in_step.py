@@ -1,10 +1,11 @@
 """The exact gradient within each step, with whatever a rule adds to the cotangents of `y`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
 
+from foretrace._jax import Var
 from foretrace.engine.edges.sparse import Sparse
 from foretrace.engine.linearise import Linearised, Signals
 from foretrace.engine.plan import Plan
@@ -15,8 +16,26 @@ def add_at(gradients: list[jax.Array], place: int, part: jax.Array) -> None:
     gradients[place] = gradients[place] + part.astype(gradients[place].dtype).reshape(gradients[place].shape)
 
 
+def remainder_gradient(plan: Plan, lin: Linearised, signals: Signals) -> list[jax.Array]:
+    """The in-step gradients of the weights without what acts directly through the new states of a link's group.
+
+    That is the share of a step's gradient that a rule with a trace of its own does not replace: all of it for
+    weights without a link, none for most weights with one.
+    """
+    linear = {occurrence.y_var for occurrence in plan.linear.values()}
+    whole = {link.y_var for link in plan.links if link.y_var in linear and link.y_var not in plan.aside}
+    history = [
+        None if link.y_var in whole else -lin.pull(link, signals.partial[link.group.index]) for link in plan.links
+    ]
+    return in_step_gradient(plan, lin, signals, history, without=whole)
+
+
 def in_step_gradient(
-    plan: Plan, lin: Linearised, signals: Signals, history: Sequence[jax.Array | None]
+    plan: Plan,
+    lin: Linearised,
+    signals: Signals,
+    history: Sequence[jax.Array | None],
+    without: Collection[Var] = (),
 ) -> list[jax.Array]:
     """Gradients of the weights: within each step, plus what is asked of `y` by later steps.
 
@@ -25,6 +44,7 @@ def in_step_gradient(
         lin: The derivatives of the block's steps.
         signals: What the losses ask.
         history: For each link, further cotangents of its `y`, `(K, *y_shape)`; None for none.
+        without: Outputs of linear operators whose weights are left out.
 
     Returns:
         One gradient for each weight.
@@ -38,6 +58,8 @@ def in_step_gradient(
             key = (link.weight.var, link.y_var)
             further[key] = further[key] + part if key in further else part
     for occurrence, own in zip(plan.linear.values(), signals.y, strict=True):
+        if occurrence.y_var in without:
+            continue
         for weight in occurrence.weights:
             part = further.pop((weight.var, occurrence.y_var), None)
             total = own if part is None else own + part

@@ -21,6 +21,7 @@ from foretrace.compiler.occurrences import Occurrence, OccurrenceKind, Weight
 from foretrace.compiler.relations import HiddenParamOpRelation
 from foretrace.compiler.structure import Known
 from foretrace.compiler.values import Made
+from foretrace.engine.axons import Axon, find_axon
 from foretrace.engine.edges import Edges, edges_for
 from foretrace.engine.places import Places, places_for
 from foretrace.program.records import StepProgram
@@ -128,11 +129,16 @@ class Plan:
         return tuple(occurrence.y_var for occurrence in self.linear.values())
 
     @functools.cached_property
+    def axons(self) -> tuple[Axon, ...]:
+        """The value by which the states of each group leave it."""
+        return tuple(find_axon(self, group) for group in self.graph.hidden_groups)
+
+    @functools.cached_property
     def needed_vars(self) -> tuple[Var, ...]:
         """Values within the step that derivatives are taken at."""
         needed: dict[Any, None] = {}
         for group in self.graph.hidden_groups:
-            needed |= dict.fromkeys(group.transition_jaxpr_constvars)
+            needed |= dict.fromkeys([*group.transition_jaxpr_constvars, *self.axons[group.index].needed_vars])
         for link in self.links:
             needed |= dict.fromkeys([*link.y_jaxpr.constvars, link.y_var])
         for occurrence in self.linear.values():

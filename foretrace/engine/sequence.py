@@ -99,18 +99,15 @@ def scan_blocks(
 ) -> tuple[Any, Any]:
     """Scans over blocks of steps, a shorter last one included; what each block gives is joined along the steps."""
     length = _length(items)
-    full, rest = divmod(length, block)
+    full = (length - 1) // block
     parts = []
-    if full == 1:
-        carry, found = advance(carry, jax.tree.map(lambda a: a[:block], items))
-        parts.append(found)
-    elif full:
+    if full:
         blocks = jax.tree.map(lambda a: a[: full * block].reshape(full, block, *a.shape[1:]), items)
         carry, found = jax.lax.scan(advance, carry, blocks)
         parts.append(jax.tree.map(lambda a: a.reshape(full * block, *a.shape[2:]), found))
-    if rest:
-        carry, found = advance(carry, jax.tree.map(lambda a: a[full * block :], items))
-        parts.append(found)
+    # The last block stands outside of the loop, full or not: what is not used of its carry is then not computed.
+    carry, found = advance(carry, jax.tree.map(lambda a: a[full * block :], items))
+    parts.append(found)
     return carry, jax.tree.map(lambda *arrays: arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays), *parts)
 
 

@@ -1,0 +1,47 @@
+"""OTTT: online training through time, with a presynaptic trace alone."""
+
+import numbers
+from dataclasses import dataclass
+from typing import ClassVar
+
+from foretrace.algorithms.factored import Decays, FactoredRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class OTTT(FactoredRule):
+    """OTTT: the leaky sum of what entered an operator, times what its output does to the states now.
+
+    Keeps: `p <- leak p + x` for every operator; the influence of a weight is `F_t (x) p_t`.
+    Memory: inputs x batch, for every operator (and the last `F`). Time: about half of BPTT, by sequence.
+    Paper: Xiao et al. 2022, "Online training through time for spiking neural networks" (NeurIPS).
+
+    Attributes:
+        leak: What is left of the presynaptic trace after a step, in [0, 1]; the leak of the neurons' potential.
+        mode: `A` adds the gradients up over a sequence, `O` is for an update after every step. The gradients are the
+            same; `update_every` tells a training loop.
+    """
+
+    name: ClassVar[str] = "OTTT"
+    leak: float
+    mode: str = "A"
+
+    def __post_init__(self) -> None:
+        check_leak(self.leak)
+        if self.mode not in ("A", "O"):
+            raise ValueError(f"`mode` is {self.mode!r}. Give 'A' (updates after a sequence) or 'O' (after every step).")
+
+    @property
+    def decays(self) -> Decays:
+        return Decays(float(self.leak), 0.0)
+
+    @property
+    def update_every(self) -> int | None:
+        """After how many steps the parameters are meant to be updated; None for the end of a sequence."""
+        return 1 if self.mode == "O" else None
+
+
+def check_leak(leak: float) -> None:
+    """Refuses a leak that is not a number in [0, 1]."""
+    number = isinstance(leak, numbers.Real) and not isinstance(leak, bool)
+    if not number or not 0 <= float(leak) <= 1:
+        raise ValueError(f"`leak` is {leak!r}. Give a number in [0, 1], such as the decay of the potential in a step.")

@@ -1,0 +1,151 @@
+"""A step as a whole: new hidden states by the parameters and by all previous hidden states.
+
+The rules that follow the whole Jacobian know neither groups nor operators. They need three things of a step: what a
+cotangent of the new states asks of weights and previous states, where a tangent of the previous states goes, and what
+the step's own loss asks of both. Hidden states are one flat vector here, in the program's order.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from foretrace._jax import is_float
+from foretrace.engine.evaluate import Step, run_forward
+from foretrace.engine.plan import Plan
+from foretrace.engine.rule import Block
+from foretrace.errors import NotSupportedError
+
+
+def hidden_size(plan: Plan) -> int:
+    """Elements of all hidden states together."""
+    return sum(leaf.aval.size for leaf in plan.program.hidden)
+
+
+def hidden_dtype(plan: Plan) -> Any:
+    """The dtype of the vector of all hidden states."""
+    return jnp.result_type(*(leaf.aval.dtype for leaf in plan.program.hidden))
+
+
+def join(values: Sequence[Any], lead: int = 0) -> jax.Array:
+    """Arrays as one vector, behind some leading axes that they share."""
+    return jnp.concatenate([jnp.reshape(v, (*jnp.shape(v)[:lead], -1)) for v in values], axis=-1)
+
+
+def split(vector: jax.Array, like: Sequence[Any]) -> list[jax.Array]:
+    """The last axis of an array as arrays of the shapes and dtypes of others, which `join` undoes."""
+    found, start = [], 0
+    for one in like:
+        part = vector[..., start : start + one.size].reshape(*vector.shape[:-1], *one.shape)
+        found.append(part if jnp.iscomplexobj(part) else part.astype(one.dtype))
+        start += one.size
+    return found
+
+
+def split_hidden(plan: Plan, vector: jax.Array) -> list[jax.Array]:
+    """The vector of hidden states as the states."""
+    return split(vector, [leaf.aval for leaf in plan.program.hidden])
+
+
+class WholeStep:
+    """One step, linearised.
+
+    Args:
+        plan: The plan.
+        weights: Its weights.
+        step: The values that the step starts from.
+    """
+
+    def __init__(self, plan: Plan, weights: Sequence[Any], step: Step) -> None:
+        self.plan, self.weights, self.step = plan, list(weights), step
+        self.hidden = join(step.hidden)
+        _, self._pull = jax.vjp(self._run, self.weights, self.hidden)
+        _, self._push = jax.linearize(lambda hidden: self._run(self.weights, hidden), self.hidden)
+
+    def _run(self, weights: Any, hidden: jax.Array) -> jax.Array:
+        step = Step(split_hidden(self.plan, hidden), self.step.other, self.step.inputs, [])
+        return join(run_forward(self.plan, weights, step)[0])
+
+    def pull(self, cotangent: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+        """What a cotangent of the new hidden states asks of the weights and of the previous hidden states."""
+        return self._pull(cotangent.astype(self.hidden.dtype))
+
+    def push(self, tangent: jax.Array) -> jax.Array:
+        """Where a tangent of the previous hidden states goes."""
+        if jnp.iscomplexobj(tangent):
+            return self._push(tangent.real) + 1j * self._push(tangent.imag)
+        return self._push(tangent.astype(self.hidden.dtype))
+
+
+def in_step(plan: Plan, weights: Sequence[Any], block: Block) -> tuple[list[jax.Array], jax.Array] | None:
+    """What the losses of a block ask of the weights within each step, and of the hidden states before it.
+
+    Returns:
+        Gradients of the weights, summed over the steps, and the derivatives of each step's loss by the previous hidden
+        states, `(K, hidden)`, through the whole step. None where the block has no losses.
+    """
+    cotangents = block.cotangents
+    if cotangents is None:
+        return None
+
+    def asked(weights: Any, step: Step, given: Any) -> jax.Array:
+        hidden, _, outputs, _ = run_forward(plan, weights, Step(step.hidden, step.other, step.inputs, []))
+        pairs = zip([*outputs, *hidden], given, strict=True)
+        return sum((jnp.real(jnp.sum(c * v)) for v, c in pairs if c is not None), start=jnp.zeros(()))
+
+    def total(weights: Any, hidden: Any) -> jax.Array:
+        steps = Step(hidden, block.steps.other, block.steps.inputs, [])
+        return jnp.sum(jax.vmap(lambda step, given: asked(weights, step, given))(steps, fitting))
+
+    floating = [is_float(getattr(atom, "aval", atom)) for atom in plan.program.output_outvars]
+    outputs = [c if usable else None for c, usable in zip(cotangents.outputs, floating, strict=True)]
+    fitting = [*outputs, *cotangents.hidden]
+    by_weights, by_hidden = jax.grad(total, argnums=(0, 1))(list(weights), list(block.steps.hidden))
+    return by_weights, join(by_hidden, lead=1)
+
+
+def weights_of(plan: Plan, params: Sequence[Any]) -> tuple[list[jax.Array], Callable[[Any], list[jax.Array]]]:
+    """The weights, and what gradients of them are worth to the parameters."""
+    weights, pull_back = jax.vjp(lambda *values: plan.weights(values), *params)
+    return weights, lambda gradients: list(pull_back(list(gradients)))
+
+
+def added(first: Sequence[Any], second: Sequence[Any]) -> list[jax.Array]:
+    """Sums of gradients, in the dtypes of the first."""
+    return [a + b.astype(a.dtype) for a, b in zip(first, second, strict=True)]
+
+
+def in_chunks(function: Callable[[jax.Array], Any], rows: jax.Array, width: int) -> Any:
+    """Maps over rows side by side, or in chunks where a map over all at once would hold too much between.
+
+    Args:
+        function: Of one row.
+        rows: The rows.
+        width: Values that the function holds for one row.
+    """
+    most = max(1, CHUNK_VALUES // max(1, width))
+    return jax.vmap(function)(rows) if most >= rows.shape[0] else jax.lax.map(function, rows, batch_size=most)
+
+
+CHUNK_VALUES = 2**22
+
+
+def check_memory(rule: str, kept: str, size: int, limit: int, instead: str) -> None:
+    """Refuses a trace that is too large.
+
+    Args:
+        rule: The rule's name.
+        kept: What it would keep, in words.
+        size: Its bytes.
+        limit: The most bytes allowed.
+        instead: What to use instead.
+
+    Raises:
+        NotSupportedError: If the trace is past the limit.
+    """
+    if size > limit:
+        raise NotSupportedError(
+            f"{rule} would keep {kept}: {size:,} bytes, past its `memory_limit` of {limit:,} bytes. "
+            f"Use {instead}, or raise `memory_limit`."
+        )

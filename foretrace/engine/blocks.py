@@ -1,0 +1,63 @@
+"""How many steps a block has: enough to make small products large, few enough to fit a memory budget.
+
+The choice changes the speed alone. A block's arrays grow with its steps; the traces do not, and are passed over once
+a block. So a block may take about as much memory as the traces do, or a fixed amount where they are small.
+"""
+
+import math
+
+import jax
+import numpy as np
+
+from foretrace.engine.plan import Plan
+from foretrace.engine.rule import Rule
+
+SMALLEST_BUDGET = 64 * 2**20
+LARGEST_BLOCK = 128
+
+
+def default_block(plan: Plan, rule: Rule, budget: int | None = None) -> int:
+    """The number of steps in a block.
+
+    Args:
+        plan: The plan of a model.
+        rule: The rule, whose traces are measured.
+        budget: Bytes that the arrays of a block may take; by default as much as the traces, and at least 64 MiB.
+
+    Returns:
+        A number of steps from 1 to 128.
+    """
+    available = max(SMALLEST_BUDGET, trace_bytes(plan, rule)) if budget is None else budget
+    return int(min(LARGEST_BLOCK, max(1, available // max(1, step_bytes(plan)))))
+
+
+def even_block(length: int, largest: int) -> int:
+    """The size that cuts a sequence into as few blocks as the largest size does, all about equally long."""
+    count = -(-length // largest)
+    return -(-length // count)
+
+
+def trace_bytes(plan: Plan, rule: Rule) -> int:
+    """The memory that a rule's traces take."""
+    leaves = jax.tree.leaves(jax.eval_shape(lambda: rule.init(plan)))
+    return sum(_bytes(leaf) for leaf in leaves)
+
+
+def step_bytes(plan: Plan) -> int:
+    """About what one step adds to the memory of a block."""
+    program = plan.program
+    states = [leaf.aval for leaf in (*program.hidden, *program.other, *program.inputs, *program.outputs)]
+    total = sum(_bytes(aval) for aval in states)
+    total += sum(2 * _bytes(var.aval) for var in (*plan.saved_vars, *plan.needed_vars))
+    for group in plan.graph.hidden_groups:
+        whole = sum(_bytes(var.aval) for var in group.hidden_outvars)
+        total += whole * (3 + 2 * group.num_state)
+    for link in plan.links:
+        total += (len(link.slots) * link.places.width + 1) * _bytes(link.y_var.aval)
+    return total
+
+
+def _bytes(aval: object) -> int:
+    dtype = getattr(aval, "dtype", None)
+    itemsize = dtype.itemsize if isinstance(dtype, np.dtype) else 8
+    return math.prod(getattr(aval, "shape", ())) * itemsize
