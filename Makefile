@@ -32,10 +32,10 @@ demo: $(VENV)/.installed-all  ## compile a model and print its report
 	$(PYTHON) -m foretrace.cli.demo
 
 test: $(VENV)/.installed-test  ## run the tests
-	$(PYTHON) -m pytest -q -n $(JOBS)
+	$(PYTHON) -m pytest -q -n $(JOBS) --dist loadgroup
 
 test-slow: $(VENV)/.installed-test  ## run every test, the slow ones too
-	$(PYTHON) -m pytest -q -n $(JOBS) -m "slow or not slow"
+	$(PYTHON) -m pytest -q -n $(JOBS) --dist loadgroup -m "slow or not slow"
 
 lint: $(VENV)/.installed-lint  ## check format, style and types
 	$(PYTHON) -m ruff format --check .

@@ -2,6 +2,9 @@
 
 import os
 
+# Most of the time goes into compiling small programs that run once: XLA may spare its effort. Read when JAX starts.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+
 import brainstate
 import jax
 

@@ -1,5 +1,6 @@
 """A rule driven over a sequence of flat values, as the oracle is: the engine without a frontend."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,9 +9,45 @@ import jax.numpy as jnp
 
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.engine.linearise import Cotangents
-from foretrace.engine.plan import make_plan
-from foretrace.engine.rule import Rule
+from foretrace.engine.plan import Plan, make_plan
+from foretrace.engine.rule import Block, Rule
 from foretrace.engine.sequence import Ran, States, drive, run_steps
+
+
+def walked_gradient(
+    graph: ETraceGraph,
+    rule: Rule,
+    loss: Callable[[list[Any]], Any],
+    params: Sequence[Any],
+    hidden: Sequence[Any],
+    other: Sequence[Any],
+    inputs: Sequence[Sequence[Any]],
+    block: int,
+) -> list[jax.Array]:
+    """As `online_gradient`, with the loop over blocks in Python: each size of block is compiled once for a graph."""
+    plan, advance = _walker(graph, rule, loss)
+    hidden, other, trace = list(hidden), list(other), rule.init(plan)
+    total = [jnp.zeros_like(p) for p in params]
+    for start in range(0, len(inputs), block):
+        stacked = [jnp.stack(values) for values in zip(*inputs[start : start + block], strict=True)]
+        found, hidden, other, trace = advance(list(params), hidden, other, stacked, trace)
+        total = [a + b for a, b in zip(total, found, strict=True)]
+    return total
+
+
+@functools.lru_cache(maxsize=8)
+def _walker(graph: ETraceGraph, rule: Rule, loss: Callable[[list[Any]], Any]) -> tuple[Plan, Callable[..., Any]]:
+    plan = make_plan(graph)
+
+    @jax.jit
+    def advance(params: Any, hidden: Any, other: Any, inputs: Any, trace: Any) -> Any:
+        states, steps, outputs = run_steps(plan, params, States(hidden, other), inputs)
+        by_outputs = jax.vmap(jax.grad(loss, allow_int=True))(outputs)
+        cotangents = Cotangents(by_outputs, [jnp.zeros_like(value) for value in steps.hidden])
+        found, trace = rule.advance(plan, params, Block(steps, cotangents), trace)
+        return found, states.hidden, states.other, trace
+
+    return plan, advance
 
 
 def online_gradient(

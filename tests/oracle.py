@@ -46,6 +46,15 @@ def mixes(eqn: JaxprEqn, constant: Callable[[Any], bool]) -> bool:
     return name in ALWAYS_MIXING
 
 
+def placed_by_data(eqn: JaxprEqn, constant: Callable[[Any], bool]) -> int | None:
+    """The operand that an equation puts at positions given by data: a scatter's updates, which mix; None for others."""
+    if eqn.primitive.name.startswith("scatter"):
+        return None if constant(eqn.invars[1]) else 2
+    if eqn.primitive.name == "dynamic_update_slice":
+        return None if all(constant(atom) for atom in eqn.invars[2:]) else 1
+    return None
+
+
 def run(
     program: StepProgram,
     flat: Sequence[Any],
@@ -80,8 +89,15 @@ def run(
 
     for eqn in jaxpr.eqns:
         data = "data" in [made[var] for var in eqn.outvars]
-        outs = bind_eqn(eqn, *(read(atom, data) for atom in eqn.invars))
-        stop = cut and data and mixes(eqn, lambda a: isinstance(a, Literal) or made[a] == "constants")
+        operands = [read(atom, data) for atom in eqn.invars]
+
+        def constant(atom: Any) -> bool:
+            return isinstance(atom, Literal) or made[atom] == "constants"
+
+        if cut and data and (placed := placed_by_data(eqn, constant)) is not None:
+            operands[placed] = jax.lax.stop_gradient(operands[placed])
+        outs = bind_eqn(eqn, *operands)
+        stop = cut and data and mixes(eqn, constant)
         for var, value in zip(eqn.outvars, outs, strict=True):
             value = jax.lax.stop_gradient(value) if stop else value
             value = value + added[var] if var in added and made[var] == "data" else value

@@ -1,15 +1,15 @@
 """D-RTRL: a trace for every parameter and position, carried by the diagonal of the transition."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax
 
-from foretrace.engine.rule import Block, Rule
 from foretrace.engine.in_step import add_at, in_step_gradient
-from foretrace.engine.linearise import Linearised
+from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.plan import Plan
+from foretrace.engine.rule import Block, Rule
 from foretrace.engine.sweep import credit
 from foretrace.engine.traces import Trace, advance, contract, zero_trace
 
@@ -27,34 +27,42 @@ class DRTRL(Rule):
     """
 
     name: ClassVar[str] = "D_RTRL"
-    trace_dtype: Any = None
+    trace_dtype: Any = field(default=None, kw_only=True)
 
     def init(self, plan: Plan) -> list[Trace]:
         return [zero_trace(link, self.trace_dtype) for link in plan.links]
 
+    def transitions(self, lin: Linearised) -> list[jax.Array]:
+        """What carries the traces of each group from step to step, `(K, *varshape, num_state, num_state)`."""
+        return [lin.transition(group) for group in lin.plan.graph.hidden_groups]
+
+    def cotangents(self, plan: Plan, block: Block) -> Cotangents | None:
+        """The derivatives of the losses; None where there is nothing to learn from."""
+        return block.cotangents
+
     def advance(
-        self, plan: Plan, params: Sequence[Any], block: Block, trace: list[Trace]
-    ) -> tuple[list[jax.Array] | None, list[Trace]]:
-        weights = plan.weights(params)
-        lin = Linearised(plan, weights, block.steps)
-        transitions = [lin.transition(group) for group in plan.graph.hidden_groups]
-        after = [
-            advance(link, lin, transitions[link.group.index], e) for link, e in zip(plan.links, trace, strict=True)
-        ]
-        if block.cotangents is None:
+        self, plan: Plan, params: Sequence[Any], block: Block, trace: Any
+    ) -> tuple[list[jax.Array] | None, Any]:
+        lin = Linearised(plan, plan.weights(params), block.steps)
+        transitions = self.transitions(lin)
+        after = self.carry(lin, transitions, trace)
+        cotangents = self.cotangents(plan, block)
+        if cotangents is None:
             return None, after
-        signals = lin.signals(block.cotangents)
-        asked = [
-            credit(group, transitions[group.index], signals.partial[group.index], signals.bypass[group.index])
-            for group in plan.graph.hidden_groups
-        ]
-        history: list[Any] = [None] * len(plan.links)
-        for link, e in zip(plan.links, trace, strict=True):
-            later, start = asked[link.group.index]
-            history[link.index] = lin.pull(link, later)
-            add_at(signals.weights, link.weight_index, contract(link, e, start))
-        gradients = in_step_gradient(plan, lin, signals, history)
+        gradients = self.gradients(lin, transitions, block, cotangents, trace)
         return plan.pull_back(params, gradients), after
+
+    def carry(self, lin: Linearised, transitions: Sequence[jax.Array], trace: Any) -> Any:
+        """The trace after a block."""
+        both = zip(lin.plan.links, trace, strict=True)
+        return [advance(link, lin, transitions[link.group.index], e) for link, e in both]
+
+    def gradients(
+        self, lin: Linearised, transitions: Sequence[jax.Array], block: Block, cotangents: Cotangents, trace: Any
+    ) -> list[jax.Array]:
+        """The gradients of the weights by the losses of a block, the trace before it given."""
+        signals = lin.signals(cotangents)
+        return contracted(lin, transitions, signals, signals.partial, signals.bypass, trace)
 
     def credit(
         self, plan: Plan, params: Sequence[Any], trace: list[Trace], signal: Sequence[jax.Array]
@@ -65,3 +73,38 @@ class DRTRL(Rule):
             joined = link.group.concat_hidden([signal[k] for k in places])
             add_at(gradients, link.weight_index, contract(link, e, joined))
         return plan.pull_back(params, gradients)
+
+
+def contracted(
+    lin: Linearised,
+    transitions: Sequence[jax.Array],
+    signals: Signals,
+    partial: Sequence[jax.Array],
+    bypass: Sequence[jax.Array | None],
+    trace: Sequence[Trace],
+) -> list[jax.Array]:
+    """The gradients of the weights by signals on the states of a block, of losses or of a rule's own making.
+
+    Args:
+        lin: The derivatives of the block's steps.
+        transitions: What carries the traces of each group.
+        signals: What the losses ask, for all that acts otherwise than directly through the states of a group.
+        partial: For each group, what multiplies the trace after each step, `(K, *varshape, num_state)`.
+        bypass: For each group, what multiplies the trace before each step; None for zero.
+        trace: The traces before the block.
+
+    Returns:
+        One gradient for each weight.
+    """
+    plan = lin.plan
+    asked = [
+        credit(group, transitions[group.index], partial[group.index], bypass[group.index])
+        for group in plan.graph.hidden_groups
+    ]
+    history: list[Any] = [None] * len(plan.links)
+    for link, e in zip(plan.links, trace, strict=True):
+        later, start = asked[link.group.index]
+        own, exact = partial[link.group.index], signals.partial[link.group.index]
+        history[link.index] = lin.pull(link, later if own is exact else later + own - exact)
+        add_at(signals.weights, link.weight_index, contract(link, e, start))
+    return in_step_gradient(plan, lin, signals, history)

@@ -75,12 +75,13 @@ def _sharing(links: Sequence[Link], key: Callable[[Link], Hashable]) -> _Sharing
 
 def zero_factors(plan: Plan, links: Sequence[Link]) -> Factors:
     """The factors before the first step."""
-    entered = [_zero_data(plan, link) for link in _entered(links).chosen]
+    entered = [zero_data(plan, link) for link in _entered(links).chosen]
     effect = [_zero_effect(link) for link in _effect(links).chosen]
     return Factors(entered, effect, jnp.zeros((), jnp.int32))
 
 
-def _zero_data(plan: Plan, link: Link) -> Any:
+def zero_data(plan: Plan, link: Link) -> Any:
+    """Zeros of the form of what an operator multiplies."""
     eqn = link.relation.occurrence.eqn
     operands = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in eqn.invars] if id(eqn) in plan.linear else []
     shapes = jax.eval_shape(link.edges.data, operands)
@@ -91,9 +92,14 @@ def _zero_effect(link: Link) -> Trace:
     return {slot: jnp.zeros((link.places.width, *link.places.y_shape), link.dtype) for slot in link.slots}
 
 
+def entered_of(links: Sequence[Link], factors: Factors) -> list[Any]:
+    """`p` of each link."""
+    return [factors.entered[number] for number in _entered(links).number]
+
+
 def factors_size(plan: Plan, link: Link) -> int:
     """How many numbers the factors of a link hold; those of its full trace are `trace_size`."""
-    return _count(jax.eval_shape(lambda: (_zero_data(plan, link), _zero_effect(link))))
+    return _count(jax.eval_shape(lambda: (zero_data(plan, link), _zero_effect(link))))
 
 
 def trace_size(link: Link) -> int:
@@ -118,7 +124,7 @@ def advance_factors(
     Args:
         links: The links.
         lin: The derivatives of the block's steps.
-        transitions: `D` of every group, `(K, *varshape, num_state, num_state)`.
+        transitions: `D` of every group, `(K, *varshape, num_state, num_state)`; not asked for where `a_f` is zero.
         factors: The factors before the block.
         decays: What is left of them after a step.
         signals: What the losses ask; None where there are none.
@@ -131,7 +137,7 @@ def advance_factors(
     groups = [link.group.index for link in effect.chosen]
     items = (
         [lin.data(link) for link in entered.chosen],
-        [_pushed(lin, link, transitions[link.group.index]) for link in effect.chosen],
+        [_pushed(lin, link) for link in effect.chosen],
         {g: transitions[g] for g in groups} if decays.effect else {},
         {} if signals is None else {g: (signals.partial[g], signals.bypass[g]) for g in groups},
     )
@@ -150,7 +156,7 @@ def advance_factors(
         after, found = one(factors, jax.tree.map(lambda a: a[0], items))
         found = jax.tree.map(lambda a: a[None], found)
     else:
-        after, found = jax.lax.scan(one, factors, items)
+        after, found = jax.lax.scan(one, factors, items, length=lin.count)
     if signals is None:
         return [], after
     sums, now, past = found
@@ -160,14 +166,14 @@ def advance_factors(
     return gradients, after
 
 
-def _pushed(lin: Linearised, link: Link, transition: jax.Array) -> Trace:
+def _pushed(lin: Linearised, link: Link) -> Trace:
     """`F` at every step."""
-    return lin.push(link, jnp.broadcast_to(jnp.eye(link.group.num_state, dtype=transition.dtype), transition.shape))
+    count = link.group.num_state
+    shape = (lin.count, *link.group.varshape, count, count)
+    return lin.push(link, jnp.broadcast_to(jnp.eye(count, dtype=link.dtype), shape))
 
 
-def _stepped(
-    links: Sequence[Link], factors: Factors, data: Any, pushed: Any, matrices: Any, decays: Decays
-) -> Factors:
+def _stepped(links: Sequence[Link], factors: Factors, data: Any, pushed: Any, matrices: Any, decays: Decays) -> Factors:
     entered = jax.tree.map(lambda p, x: (decays.entered * p + x).astype(p.dtype), factors.entered, list(data))
     effect = list(pushed)
     if decays.effect:
@@ -256,7 +262,7 @@ class FactoredRule(Rule):
         self, plan: Plan, params: Sequence[Any], block: Block, trace: Factors
     ) -> tuple[list[jax.Array] | None, Factors]:
         lin = Linearised(plan, plan.weights(params), block.steps)
-        transitions = [lin.transition(group) for group in plan.graph.hidden_groups]
+        transitions = [lin.transition(group) for group in plan.graph.hidden_groups] if self.decays.effect else []
         signals = None if block.cotangents is None else lin.signals(block.cotangents)
         parts, after = advance_factors(plan.links, lin, transitions, trace, self.decays, signals)
         if signals is None:
@@ -266,9 +272,7 @@ class FactoredRule(Rule):
             add_at(gradients, place, part)
         return plan.pull_back(params, gradients), after
 
-    def credit(
-        self, plan: Plan, params: Sequence[Any], trace: Factors, signal: Sequence[jax.Array]
-    ) -> list[jax.Array]:
+    def credit(self, plan: Plan, params: Sequence[Any], trace: Factors, signal: Sequence[jax.Array]) -> list[jax.Array]:
         gradients = plan.zero_gradients()
         for place, part in contract_factors(plan.links, trace, self.decays, joined_signals(plan, signal)):
             add_at(gradients, place, part)

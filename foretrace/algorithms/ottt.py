@@ -2,7 +2,7 @@
 
 import numbers
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from foretrace.algorithms.factored import Decays, FactoredRule
 
@@ -40,7 +40,7 @@ class OTTT(FactoredRule):
         return 1 if self.mode == "O" else None
 
 
-def check_leak(leak: float) -> None:
+def check_leak(leak: Any) -> None:
     """Refuses a leak that is not a number in [0, 1]."""
     number = isinstance(leak, numbers.Real) and not isinstance(leak, bool)
     if not number or not 0 <= float(leak) <= 1:

@@ -45,10 +45,10 @@ def decays_of(decay_or_rank: Any) -> Decays:
 
 
 def _decay(value: Any) -> float:
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1:
+    whole = isinstance(value, numbers.Integral)
+    if whole and not isinstance(value, bool) and int(value) >= 1:
         return (int(value) - 1) / (int(value) + 1)
-    fractional = isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral)
-    if fractional and 0 <= float(value) < 1:
+    if isinstance(value, numbers.Real) and not whole and 0 <= float(value) < 1:
         return float(value)
     raise ValueError(
         f"`decay_or_rank` is {value!r}. Give a decay, a float in [0, 1), or a rank, an integer of at least 1."

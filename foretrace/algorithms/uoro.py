@@ -96,9 +96,7 @@ class UORO(Rule):
     def _ratio(self, params: jax.Array, states: jax.Array) -> jax.Array:
         return jnp.sqrt(params / (states + self.projection_eps)) + self.projection_eps
 
-    def credit(
-        self, plan: Plan, params: Sequence[Any], trace: RankOne, signal: Sequence[jax.Array]
-    ) -> list[jax.Array]:
+    def credit(self, plan: Plan, params: Sequence[Any], trace: RankOne, signal: Sequence[jax.Array]) -> list[jax.Array]:
         return _along(trace, join(signal))
 
 

@@ -6,9 +6,9 @@ value by the group's states takes it from there to the trace.
 
 The axon `a` is found in the step itself. It is a direct function of the group's new states, position by position, that
 feeds a mixing equation, changes its shape or place, or is returned. Where several do, those that feed a linear operator
-on the way to other neurons come first, what is merely on the way to another is left out, and the last one is taken. Some
-models let only the *previous* states out (spikes of the old potential, at the start of the next step): then the same
-function is taken at the new states.
+on the way to other neurons come first, what is merely on the way to another is left out, and the last one is taken.
+Some models let only the *previous* states out (spikes of the old potential, at the start of the next step): then the
+same function is taken at the new states.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from foretrace.engine.plan import Plan
 
 # Equations that put the values of a packed state together without changing them.
-PACKING = frozenset("broadcast_in_dim concatenate convert_element_type copy reshape scatter squeeze".split())
+PACKING = frozenset(
+    "broadcast_in_dim concatenate convert_element_type copy dynamic_update_slice reshape scatter squeeze stack".split()
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +235,7 @@ def _packed_entries(plan: "Plan", out: Var, shape: tuple[int, ...], width: int) 
     entries: dict[int, Var] = {}
     for var in made:
         rows, columns = patterns.of(out, var).pairs()
-        if rows.size == columns.size == np.prod(shape, dtype=int) and np.array_equal(rows // width, columns):
-            if np.all(rows % width == rows[0] % width):
-                entries.setdefault(int(rows[0] % width), var)
+        whole = rows.size == np.prod(shape, dtype=int) and np.array_equal(rows // width, columns)
+        if whole and np.all(rows % width == rows[0] % width):
+            entries.setdefault(int(rows[0] % width), var)
     return [entries[k] for k in range(width)] if len(entries) == width else None

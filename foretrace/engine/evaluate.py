@@ -54,6 +54,7 @@ def run_perturbed(
     y_shifts: Sequence[Any],
     state_shifts: Sequence[Any],
     apart: HiddenGroup | None = None,
+    further_shifts: Mapping[Var, Any] | None = None,
 ) -> tuple[tuple[list[Any], list[Any]], list[Any]]:
     """Runs one step under perturbations.
 
@@ -64,6 +65,7 @@ def run_perturbed(
         y_shifts: Added to the output of each linear operator.
         state_shifts: Added to each new hidden state.
         apart: A group whose new states are held fixed, but for their shifts.
+        further_shifts: Added to any other values of the step.
 
     Returns:
         Outputs and new hidden states, and the values of `plan.needed_vars`.
@@ -72,6 +74,9 @@ def run_perturbed(
     saved = dict(zip(plan.saved_vars, step.saved, strict=True)) if step.saved else {}
     shifts = dict(zip(plan.saved_vars, y_shifts, strict=True))
     shifts |= dict(zip(plan.program.hidden_outvars, state_shifts, strict=True))
+    for var, shift in (further_shifts or {}).items():
+        shifts[var] = shifts[var] + shift if var in shifts else shift
+        env.update({var: env[var] + shift} if var in env else {})
     held = set() if apart is None else set(apart.hidden_outvars)
     for eqn in plan.jaxpr.eqns:
         for var, value in zip(eqn.outvars, _run(plan, eqn, env, saved), strict=True):
@@ -84,7 +89,8 @@ def run_perturbed(
 
 def fixed_values(plan: Plan, weights: Sequence[Any]) -> dict[Var, Any]:
     """The values that are the same in all steps."""
-    return dict(zip([*plan.jaxpr.constvars, *plan.weight_vars], [*plan.program.consts, *weights], strict=True))
+    variables = [*plan.jaxpr.constvars, *plan.weight_vars, *plan.mark_vars]
+    return dict(zip(variables, [*plan.program.consts, *weights], strict=True))
 
 
 def _start(plan: Plan, weights: Sequence[Any], step: Step) -> dict[Any, Any]:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from foretrace._jax import Literal, Var, eval_jaxpr, is_float
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import Occurrence
+from foretrace.engine.axons import Axon
 from foretrace.engine.evaluate import Step, fixed_values, run_perturbed, zero_shifts
 from foretrace.engine.plan import Link, Plan
 
@@ -80,6 +81,10 @@ class Linearised:
             jnp.arange(self.count), [self._batched[v] for v in own], stacked
         )
 
+    def new_states(self) -> list[jax.Array]:
+        """The hidden states after each step."""
+        return self.over_steps(list, self.plan.program.hidden_outvars)
+
     def transition(self, group: HiddenGroup) -> jax.Array:
         """`D` of a group: `(K, *varshape, num_state, num_state)`."""
         places = [self.plan.program.hidden_invars.index(var) for var in group.hidden_invars]
@@ -106,17 +111,15 @@ class Linearised:
         Returns:
             For each slot that the link keeps, `(K, places, *y_shape)`.
         """
-        masks = link.places.color_masks(factors.dtype)
 
         def rows(pullback: Any, factor: jax.Array) -> list[jax.Array]:
-            found = []
-            for slot in link.slots:
-                row = factor[..., slot, :]
-                parts = [pullback(link.group.split_hidden(row * mask[..., None])) for mask in masks]
-                found.append(link.places.enter(parts))
-            return found
+            return [_entered(link, pullback, factor[..., slot, :]) for slot in link.slots]
 
         return dict(zip(link.slots, self._pulled(link, rows, factors), strict=True))
+
+    def push_row(self, link: Link, row: jax.Array) -> jax.Array:
+        """`F`, multiplied from the left by one row `(K, *varshape, num_state)`: `(K, places, *y_shape)`."""
+        return self._pulled(link, lambda pullback, factor: _entered(link, pullback, factor), row)
 
     def _pulled(self, link: Link, use: Callable[..., Any], stacked: jax.Array) -> Any:
         def at(values: Any, given: jax.Array) -> Any:
@@ -150,10 +153,15 @@ class Linearised:
         states = zero_shifts(plan.program.hidden_outvars, self.count)
         ys = zero_shifts(plan.saved_vars, self.count)
 
-        def run(weights: Any, ys: Any, states: Any) -> Any:
-            return jax.vmap(lambda step, y, s: run_perturbed(plan, weights, step, y, s)[0])(self.steps, ys, states)
+        own, marks = self.weights[: len(plan.weight_vars)], self.weights[len(plan.weight_vars) :]
 
-        (outputs, _), pullback = jax.vjp(run, self.weights, ys, states)
+        def run(weights: Any, ys: Any, states: Any) -> Any:
+            def one(step: Step, y: Any, shifts: Any) -> Any:
+                return run_perturbed(plan, [*weights, *marks], step, y, shifts)[0]
+
+            return jax.vmap(one)(self.steps, ys, states)
+
+        (outputs, _), pullback = jax.vjp(run, own, ys, states)
         weights, y, lam = pullback(_fitting(outputs, cotangents))
         return lam, y, weights
 
@@ -178,6 +186,21 @@ class Linearised:
         new, old = pullback(_fitting(outputs, cotangents))
         return group.concat_hidden(new), group.concat_hidden(old)
 
+    def by_axon(self, axon: Axon, cotangents: Cotangents) -> jax.Array:
+        """The derivative of each step's loss by an axon, the new states of its group held fixed: `(K, *varshape)`."""
+        plan = self.plan
+        shifts = zero_shifts(plan.saved_vars), zero_shifts(plan.program.hidden_outvars)
+
+        def one(step: Step, shift: jax.Array) -> Any:
+            if axon.var not in plan.differentiable:  # what was saved does not know that it depends on the axon
+                step = Step(step.hidden, step.other, step.inputs, [])
+            return run_perturbed(plan, self.weights, step, *shifts, axon.group, {axon.var: shift})[0]
+
+        start = jnp.zeros((self.count, *axon.var.aval.shape), axon.var.aval.dtype)
+        (outputs, _), pullback = jax.vjp(lambda shift: jax.vmap(one)(self.steps, shift), start)
+        (found,) = pullback(_fitting(outputs, cotangents))
+        return found if axon.var.aval.shape == axon.group.varshape else found[..., -1]
+
     def operator_gradient(self, occurrence: Occurrence, weight_index: int, cotangents: jax.Array) -> jax.Array:
         """The gradient of one weight of a linear operator by cotangents `(K, *y_shape)`, summed over the steps."""
         eqn = occurrence.eqn
@@ -196,6 +219,12 @@ class Linearised:
         weight = self._fixed[eqn.invars[weight_index]]
         _, pullback = jax.vjp(outputs, weight)
         return pullback(cotangents)[0]
+
+
+def _entered(link: Link, pullback: Callable[..., Any], row: jax.Array) -> jax.Array:
+    """One row of factors pulled to `y`, at the places where `y` enters."""
+    masks = link.places.color_masks(row.dtype)
+    return link.places.enter([pullback(link.group.split_hidden(row * mask[..., None])) for mask in masks])
 
 
 def _places(plan: Plan, group: HiddenGroup) -> list[int]:

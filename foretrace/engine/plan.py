@@ -81,7 +81,8 @@ class Plan:
     Attributes:
         graph: The compiled graph.
         weight_vars: Values made of parameters that the data equations use.
-        weights_jaxpr: From the parameters to these values.
+        mark_vars: Values made of parameters that have no derivative, such as signs and comparisons.
+        weights_jaxpr: From the parameters to these values, the weights first.
         linear: The linear occurrences, by the equation where they stand.
         links: The traces to keep.
         apart: Groups whose partial derivatives need an evaluation of their own, because a new state of the group
@@ -93,6 +94,7 @@ class Plan:
 
     graph: ETraceGraph
     weight_vars: tuple[Var, ...]
+    mark_vars: tuple[Var, ...] = field(repr=False)
     weights_jaxpr: Jaxpr = field(repr=False)
     linear: dict[int, Occurrence] = field(repr=False)
     links: tuple[Link, ...] = field(repr=False)
@@ -111,17 +113,23 @@ class Plan:
         return self.graph.values.data_jaxpr
 
     def weights(self, params: Sequence[Any]) -> list[jax.Array]:
-        """The values `w = g(theta)`."""
+        """The values `w = g(theta)`, and behind them those without a derivative."""
         return eval_jaxpr(self.weights_jaxpr, self.program.consts, *params)
 
     def pull_back(self, params: Sequence[Any], gradients: Sequence[Any]) -> list[jax.Array]:
         """Gradients of parameters from those of weights."""
-        _, pullback = jax.vjp(lambda *values: self.weights(values), *params)
+        _, pullback = jax.vjp(lambda *values: self.weights(values)[: len(self.weight_vars)], *params)
         return list(pullback(list(gradients)))
 
     def zero_gradients(self) -> list[jax.Array]:
         """Zeros in the place of every weight."""
         return [jnp.zeros(var.aval.shape, var.aval.dtype) for var in self.weight_vars]
+
+    @functools.cached_property
+    def pulls_each_step(self) -> bool:
+        """Whether gradients must be pulled back to parameters step by step: a user's own backward pass may be anything
+        but linear (it may clip), and then the pullback of a sum is not the sum of pullbacks."""
+        return any("custom_vjp" in eqn.primitive.name for eqn in self.weights_jaxpr.eqns)
 
     @functools.cached_property
     def saved_vars(self) -> tuple[Var, ...]:
@@ -136,7 +144,7 @@ class Plan:
     @functools.cached_property
     def needed_vars(self) -> tuple[Var, ...]:
         """Values within the step that derivatives are taken at."""
-        needed: dict[Any, None] = {}
+        needed: dict[Any, None] = dict.fromkeys(self.program.hidden_outvars)
         for group in self.graph.hidden_groups:
             needed |= dict.fromkeys([*group.transition_jaxpr_constvars, *self.axons[group.index].needed_vars])
         for link in self.links:
@@ -148,18 +156,21 @@ class Plan:
     @functools.cached_property
     def fixed_vars(self) -> frozenset[Var]:
         """Values that are the same in every step of a block."""
-        return frozenset([*self.jaxpr.constvars, *self.weight_vars, *self.program.param_invars])
+        return frozenset([*self.jaxpr.constvars, *self.weight_vars, *self.mark_vars, *self.program.param_invars])
 
 
 def make_plan(graph: ETraceGraph) -> Plan:
     """Works out the tables of a graph."""
-    weight_vars = _weight_vars(graph)
+    made = _made_of_parameters(graph)
+    weight_vars = tuple(var for var in made if is_float(var.aval))
+    mark_vars = tuple(var for var in made if not is_float(var.aval))
     linear = {id(o.eqn): o for o in graph.occurrences if o.kind is OccurrenceKind.LINEAR}
     links = _links(graph, weight_vars)
     return Plan(
         graph=graph,
         weight_vars=weight_vars,
-        weights_jaxpr=_weights_jaxpr(graph.program, weight_vars),
+        mark_vars=mark_vars,
+        weights_jaxpr=_weights_jaxpr(graph.program, [*weight_vars, *mark_vars]),
         linear=linear,
         links=links,
         apart=tuple(g for g in graph.hidden_groups if _is_coupled(graph, g) or _is_bypassed(graph, g)),
@@ -169,10 +180,11 @@ def make_plan(graph: ETraceGraph) -> Plan:
     )
 
 
-def _weight_vars(graph: ETraceGraph) -> tuple[Var, ...]:
+def _made_of_parameters(graph: ETraceGraph) -> tuple[Var, ...]:
+    """Values of parameters alone that the data equations or the results use."""
     jaxpr, values = graph.values.data_jaxpr, graph.values
     used = [*(atom for eqn in jaxpr.eqns for atom in eqn.invars), *jaxpr.outvars]
-    return tuple(dict.fromkeys(a for a in used if values.of(a) is Made.PARAMETERS and is_float(a.aval)))
+    return tuple(dict.fromkeys(a for a in used if values.of(a) is Made.PARAMETERS))
 
 
 def _weights_jaxpr(program: StepProgram, weight_vars: Sequence[Var]) -> Jaxpr:

@@ -42,6 +42,7 @@ class Ran(NamedTuple):
         cotangents: Derivatives of each step's loss; None where there is no loss.
         collected: Anything stacked over the steps, to be handed on.
         external: What the rule takes at each step beside the model's inputs, stacked.
+        further: Gradients of parameters beyond the plan's, which the losses use and the model does not.
     """
 
     states: States
@@ -49,6 +50,7 @@ class Ran(NamedTuple):
     cotangents: Cotangents | None
     collected: Any
     external: Any = None
+    further: Sequence[Any] = ()
 
 
 Forward = Callable[[Sequence[Any], States, Any], Ran]
@@ -70,7 +72,7 @@ def drive(
     Args:
         plan: The plan.
         rule: The rule.
-        params: Flat parameters.
+        params: Flat parameters: the plan's, then any that the losses alone use.
         states: The states before the sequence.
         trace: The rule's trace before it.
         items: What `forward` takes, a pytree with a leading axis of steps.
@@ -81,13 +83,16 @@ def drive(
     Returns:
         The gradient of the summed losses (None without losses), the states, the trace, and what was collected.
     """
+    block = 1 if plan.pulls_each_step else block
     zeros = [jnp.zeros(jnp.shape(p), jnp.result_type(p)) for p in params] if gradients else None
+    own = params[: len(plan.program.params)]
 
     def advance(carry: Any, part: Any) -> tuple[Any, Any]:
         states, trace, total = carry
         ran = forward(params, states, part)
-        found, trace = rule.advance(plan, params, Block(ran.steps, ran.cotangents, ran.external), trace)
-        total = None if total is None or found is None else [a + b for a, b in zip(total, found, strict=True)]
+        found, trace = rule.advance(plan, own, Block(ran.steps, ran.cotangents, ran.external), trace)
+        if total is not None and found is not None:
+            total = [a + b for a, b in zip(total, [*found, *ran.further], strict=True)]
         return (ran.states, trace, total), ran.collected
 
     (states, trace, total), collected = scan_blocks(advance, (states, trace, zeros), items, block)
@@ -125,9 +130,10 @@ class Window:
     states: States
     steps: Step
     collected: Any
+    external: Any = None
 
 
-jax.tree_util.register_dataclass(Window, ["states", "steps", "collected"], [])
+jax.tree_util.register_dataclass(Window, ["states", "steps", "collected", "external"], [])
 
 WindowForward = Callable[[Sequence[Any], States, Any], tuple[jax.Array, Window]]
 
@@ -147,7 +153,7 @@ def drive_windows(
     Args:
         plan: The plan.
         rule: The rule that keeps the trace.
-        params: Flat parameters.
+        params: Flat parameters: the plan's, then any that the losses alone use.
         states: The states before the sequence.
         trace: The trace before it.
         items: What `forward` takes, with a leading axis of steps.
@@ -158,6 +164,7 @@ def drive_windows(
         As `drive`.
     """
     zeros = [jnp.zeros(jnp.shape(p), jnp.result_type(p)) for p in params]
+    own, further = params[: len(plan.program.params)], zeros[len(plan.program.params) :]
 
     def advance(carry: Any, part: Any) -> tuple[Any, Any]:
         states, trace, total = carry
@@ -167,8 +174,9 @@ def drive_windows(
 
         _, pullback, ran = jax.vjp(loss, list(params), list(states.hidden), has_aux=True)
         inside, signal = pullback(jnp.ones_like(_))
-        before = rule.credit(plan, params, trace, signal)
-        _, trace = rule.advance(plan, params, Block(jax.lax.stop_gradient(ran.steps), None), trace)
+        before = [*rule.credit(plan, own, trace, signal), *further]
+        block = Block(jax.lax.stop_gradient(ran.steps), None, ran.external)
+        _, trace = rule.advance(plan, own, block, trace)
         total = [a + b + c for a, b, c in zip(total, inside, before, strict=True)]
         return (ran.states, trace, total), ran.collected
 

@@ -4,7 +4,8 @@
 `products` runs backward too: `P_k = D_K ... D_{k+1}`, which takes what enters at step `k` to the end of the block.
 """
 
-from collections.abc import Sequence
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,54 +28,73 @@ def credit(
     Returns:
         `c_k` for the states after each step, `(K, *varshape, num_state)`, and `c_0` for those before the block.
     """
-    bypass = jnp.zeros_like(partial) if bypass is None else bypass
+    signals = _columns(partial)
+    past = [jnp.zeros_like(column) for column in signals] if bypass is None else _columns(bypass)
 
-    def back(later: jax.Array, step: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def back(later: list[jax.Array], step: Any) -> tuple[list[jax.Array], list[jax.Array]]:
         matrix, signal, past = step
-        return transposed(group, matrix, later + signal) + past, later
+        asked = _transposed(group, matrix, [a + b for a, b in zip(later, signal, strict=True)])
+        return [a + b for a, b in zip(asked, past, strict=True)], later
 
-    end = jnp.zeros_like(partial[0])
-    if partial.shape[0] == 1:
-        start, last = back(end, (transition[0], partial[0], bypass[0]))
-        return last[None], start
-    start, after = jax.lax.scan(back, end, (transition, partial, bypass), reverse=True)
-    return after, start
+    end = [jnp.zeros_like(column[0]) for column in signals]
+    start, after = _scanned_back(back, end, (_entries(transition), signals, past))
+    return jnp.stack(after, axis=-1), jnp.stack(start, axis=-1)
 
 
 def products(transition: jax.Array) -> tuple[jax.Array, jax.Array]:
     """`P_k = D_K ... D_{k+1}` for each step of an aligned group, and the product of all."""
-    end = jnp.broadcast_to(jnp.eye(transition.shape[-1], dtype=transition.dtype), transition.shape[1:])
-    if transition.shape[0] == 1:
-        return end[None], transition[0]
+    size = transition.shape[-1]
+    one, zero = (jnp.full(transition.shape[1:-2], value, transition.dtype) for value in (1, 0))
 
-    def back(later: jax.Array, matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return multiplied(later, matrix), later
+    def back(later: Any, matrix: Any) -> tuple[Any, Any]:
+        return _multiplied(later, matrix), later
 
-    start, after = jax.lax.scan(back, end, transition, reverse=True)
-    return after, start
-
-
-def multiplied(one: jax.Array, two: jax.Array) -> jax.Array:
-    """The matrix product at each position, written out: the matrices are tiny and the positions many."""
-    size = one.shape[-1]
-    rows = [
-        [sum(one[..., i, m] * two[..., m, j] for m in range(size)) for j in range(size)]  # type: ignore[misc]
-        for i in range(size)
-    ]
-    return jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
+    end = [[one if i == j else zero for j in range(size)] for i in range(size)]
+    start, after = _scanned_back(back, end, _entries(transition))
+    return _joined(after), _joined(start)
 
 
 def transposed(group: HiddenGroup, matrix: jax.Array, signal: jax.Array) -> jax.Array:
     """`D^T` times a signal `(*varshape, num_state)`, along the positions that the group's elements move to."""
+    return jnp.stack(_transposed(group, _entries(matrix), _columns(signal)), axis=-1)
+
+
+# Inside the loops matrices are lists of arrays over positions: the matrices are tiny, the positions many.
+
+
+def _columns(values: jax.Array) -> list[jax.Array]:
+    return [values[..., i] for i in range(values.shape[-1])]
+
+
+def _entries(matrix: jax.Array) -> list[list[jax.Array]]:
+    return [_columns(matrix[..., i, :]) for i in range(matrix.shape[-2])]
+
+
+def _joined(entries: list[list[jax.Array]]) -> jax.Array:
+    return jnp.stack([jnp.stack(row, axis=-1) for row in entries], axis=-2)
+
+
+def _scanned_back(back: Any, end: Any, steps: Any) -> tuple[Any, Any]:
+    """A reverse scan; a single step needs no loop."""
+    if jax.tree.leaves(steps)[0].shape[0] == 1:
+        start, last = back(end, jax.tree.map(lambda a: a[0], steps))
+        return start, jax.tree.map(lambda a: a[None], last)
+    return jax.lax.scan(back, end, steps, reverse=True)
+
+
+def _multiplied(one: list[list[jax.Array]], two: list[list[jax.Array]]) -> list[list[jax.Array]]:
+    size = range(len(one))
+    return [[functools.reduce(jnp.add, [one[i][m] * two[m][j] for m in size]) for j in size] for i in size]
+
+
+def _transposed(group: HiddenGroup, matrix: list[list[jax.Array]], signal: list[jax.Array]) -> list[jax.Array]:
     moves = group.positions.kind is TransitionKind.RELABELLED
-    columns: Sequence[jax.Array] = [
-        sum(  # type: ignore[misc]
-            matrix[..., i, j] * (_gathered(group, signal[..., i], i, j) if moves else signal[..., i])
-            for i in range(group.num_state)
-        )
-        for j in range(group.num_state)
-    ]
-    return jnp.stack(columns, axis=-1)
+    size = range(len(matrix))
+
+    def part(i: int, j: int) -> jax.Array:
+        return matrix[i][j] * (_gathered(group, signal[i], i, j) if moves else signal[i])
+
+    return [functools.reduce(jnp.add, [part(i, j) for i in size]) for j in size]
 
 
 def _gathered(group: HiddenGroup, values: jax.Array, i: int, j: int) -> jax.Array:

@@ -38,17 +38,18 @@ def advance(link: Link, lin: Linearised, transition: jax.Array, trace: Trace) ->
     data = lin.data(link)
     if not link.places.moves:
         factors, whole = products(transition)
-        return _stepped(link, trace, whole, data, lin.push(link, factors))
+        return stepped(link, trace, whole, data, lin.push(link, factors))
     entering = lin.push(link, jnp.broadcast_to(jnp.eye(link.group.num_state, dtype=transition.dtype), transition.shape))
 
     def one(trace: Trace, step: Any) -> tuple[Trace, None]:
         matrix, data, values = jax.tree.map(lambda a: a[None], step)
-        return _stepped(link, trace, matrix[0], data, values), None
+        return stepped(link, trace, matrix[0], data, values), None
 
     return jax.lax.scan(one, trace, (transition, data, entering))[0]
 
 
-def _stepped(link: Link, trace: Trace, matrix: jax.Array, data: Any, entering: Trace) -> Trace:
+def stepped(link: Link, trace: Trace, matrix: jax.Array, data: Any, entering: Trace) -> Trace:
+    """A trace carried by one matrix at each position, with what enters added."""
     carried = link.places.carry(trace, matrix, link.edges.spread)
     return {
         slot: (carried[slot] + link.edges.accumulate(data, entering[slot])).astype(trace[slot].dtype) for slot in trace

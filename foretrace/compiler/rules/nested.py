@@ -25,6 +25,7 @@ from foretrace.compiler import blocks
 from foretrace.compiler.axismaps import Shape
 from foretrace.compiler.blocks import Block
 from foretrace.compiler.patterns import Patterns, analyse
+from foretrace.compiler.rules.connections import by_connections
 from foretrace.compiler.structure import SAME, Known, Local, Structure, rule_for, shape_of
 
 
@@ -137,7 +138,7 @@ def marked(eqn: JaxprEqn, known: Known) -> Structure:
     primitive: Any = eqn.primitive
     if not primitive.mixing:
         return nested_function(eqn)
-    inside = functools.cache(lambda: nested_function(eqn))
+    inside = functools.cache(lambda: by_connections(eqn, known) or nested_function(eqn))
 
     def block(out: int, operand: int) -> Block:
         source = shape_of(eqn.invars[operand])

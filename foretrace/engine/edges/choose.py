@@ -5,6 +5,7 @@ from foretrace.compiler.structure import Known
 from foretrace.engine.edges.base import Edges, Elementwise
 from foretrace.engine.edges.bilinear import bilinear
 from foretrace.engine.edges.coloured import Coloured
+from foretrace.engine.edges.convolution import convolution
 from foretrace.engine.edges.lookup import embedding_lookup, row_gather
 from foretrace.engine.edges.sparse import sparse
 
@@ -35,6 +36,8 @@ def _structured(occurrence: Occurrence, weight: Weight, known: Known) -> Edges |
         case "etp_sparse_matmul":
             index = [known.value(atom) for atom in eqn.invars[2:]]
             return None if any(value is None for value in index) else sparse(eqn, index)
+        case "etp_conv" | "conv_general_dilated":
+            return convolution(eqn, 1 - weight.index, weight.index)
         case "etp_matmul" | "etp_grouped_matmul" | "etp_einsum" | "dot_general":
             return bilinear(eqn, _y_index(occurrence), 1 - weight.index, weight.index)
     return None

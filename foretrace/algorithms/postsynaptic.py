@@ -1,0 +1,141 @@
+"""The linear system behind OTPE: for each group, the slots of its states and one more for the effects of its axon.
+
+`e_t = leak e_{t-1} + F_t A(x_t)` and `R_t = leak R_{t-1} + (da_t/ds_t) e_t` are one system with the transition
+`[[leak, 0], [leak da/ds, leak]]`, so that everything which carries, sweeps and contracts traces serves it unchanged.
+A group whose axon acts on no other group has no slot for `R`.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from foretrace._jax import Atom, Literal
+from foretrace.compiler import blocks
+from foretrace.compiler.groups import HiddenGroup
+from foretrace.compiler.positions import Slot, Transition, TransitionKind
+from foretrace.engine.axons import axon_factor, axon_factor_before
+from foretrace.engine.linearise import Cotangents, Linearised, Signals
+from foretrace.engine.places import Places
+from foretrace.engine.plan import Link, Plan
+from foretrace.engine.traces import Trace
+
+
+class Estimating(NamedTuple):
+    """The groups of a plan, with a slot for `R` behind those of the states where they feed others, and their links."""
+
+    groups: list[HiddenGroup]
+    links: list[Link]
+
+
+@functools.lru_cache(maxsize=8)
+def estimating(plan: Plan) -> Estimating:
+    """The system of a plan."""
+    groups = [_with_slot(group, _feeds_others(plan, group)) for group in plan.graph.hidden_groups]
+    return Estimating(groups, [_placed(plan, link, groups[link.group.index]) for link in plan.links])
+
+
+def _feeds_others(plan: Plan, group: HiddenGroup) -> bool:
+    """Whether the axon of a group acts on new states of another within the step."""
+    own, reached = set(group.hidden_outvars), {plan.axons[group.index].var}
+    for eqn in plan.jaxpr.eqns:
+        if any(not isinstance(atom, Literal) and atom in reached for atom in eqn.invars):
+            reached |= {out for out in eqn.outvars if out not in own}
+    others: set[Atom] = set(plan.program.hidden_outvars) - own
+    return bool(reached & others)
+
+
+def _with_slot(group: HiddenGroup, feeds_others: bool) -> HiddenGroup:
+    """The group as the leak carries it: every value stays where it is, whatever the model's own transition does."""
+    own, none = blocks.identity((group.positions.size,)), blocks.empty((group.positions.size,), (group.positions.size,))
+    count = group.num_state
+    rows = [[own if i == j else none for j in range(count + feeds_others)] for i in range(count)]
+    rows += [[own] * (count + 1)] if feeds_others else []
+    slots = (*group.slots, Slot(len(group.hidden_paths), None)) if feeds_others else group.slots
+    positions = Transition(TransitionKind.ALIGNED, tuple(tuple(row) for row in rows))
+    return dataclasses.replace(group, slots=slots, positions=positions)
+
+
+def _placed(plan: Plan, link: Link, group: HiddenGroup) -> Link:
+    """A link with traces for the slots that `y` reaches now, and for `R`."""
+    reaches = plan.graph.patterns.reaches_directly
+    states = {k for k, out in enumerate(group.hidden_outvars) if reaches(link.y_var, out)}
+    slots = [i for i, slot in enumerate(link.group.slots) if slot.state in states]
+    slots += [link.group.num_state] if group.num_state > link.group.num_state else []
+    places = Places(group, link.places.y_shape, link.places.reach, link.places.reach.targets)
+    return dataclasses.replace(link, places=places, slots=tuple(slots))
+
+
+def is_far(link: Link) -> bool:
+    """Whether a link keeps `R`."""
+    return link.places.group.num_state > link.group.num_state
+
+
+def without_last(link: Link, trace: Trace) -> Trace:
+    """The trace without `R`."""
+    return {slot: values for slot, values in trace.items() if slot < link.group.num_state}
+
+
+class System:
+    """The linear system of `e` and `R` of one group over a block, and what the losses ask of it.
+
+    Attributes:
+        count: The number of states at a position, without `R`.
+        factor: `da/ds`, `(K, *varshape, count)`; None for a group that feeds no other.
+        transition: What carries the slots, `(K, *varshape, slots, slots)`.
+        entrance: What takes new states to the slots, `(K, *varshape, slots, count)`.
+        partial: What the losses ask of the slots, `(K, *varshape, slots)`.
+        bypass: What they ask of the slots before the step; None for nothing.
+    """
+
+    partial: jax.Array
+    bypass: jax.Array | None
+
+    def __init__(
+        self,
+        leak: float,
+        lin: Linearised,
+        group: HiddenGroup,
+        signals: Signals | None,
+        cotangents: Cotangents | None,
+    ) -> None:
+        original = lin.plan.graph.hidden_groups[group.index]
+        self.group, self.count, axon = group, original.num_state, lin.plan.axons[group.index]
+        dtype = jnp.result_type(*(var.aval.dtype for var in group.hidden_outvars))
+        shape = (lin.count, *group.varshape)
+        self.entrance = jnp.broadcast_to(jnp.eye(self.count, dtype=dtype), (*shape, self.count, self.count))
+        self.transition = leak * self.entrance
+        self.factor = None
+        if group.num_state > self.count:
+            self.factor = axon_factor(lin, axon)
+            self.entrance = jnp.concatenate([self.entrance, self.factor[..., None, :]], axis=-2)
+            last = jnp.zeros((*shape, group.num_state, 1), dtype).at[..., -1, :].set(1)
+            self.transition = leak * jnp.concatenate([self.entrance, last], axis=-1)
+        if signals is not None and cotangents is not None:
+            self.partial, self.bypass = signals.partial[group.index], signals.bypass[group.index]
+            if self.factor is not None:
+                self._ask(lin, cotangents, self.factor)
+
+    def _ask(self, lin: Linearised, cotangents: Cotangents, factor: jax.Array) -> None:
+        """Moves what the losses ask of the axon through later groups from the states to `R`."""
+        axon = lin.plan.axons[self.group.index]
+        # With all new states held fixed, what is left is what the losses read of the axon itself.
+        everything = dataclasses.replace(axon.group, hidden_outvars=tuple(lin.plan.program.hidden_outvars))
+        near = lin.by_axon(dataclasses.replace(axon, group=everything), cotangents)
+        through = (lin.by_axon(axon, cotangents) - near)[..., None]
+        nothing = jnp.zeros_like(through)
+        if axon.from_states == "new":
+            self.partial = jnp.concatenate([self.partial - factor * through, through], axis=-1)
+            self.bypass = None if self.bypass is None else jnp.concatenate([self.bypass, nothing], axis=-1)
+        else:
+            self.partial = jnp.concatenate([self.partial, nothing], axis=-1)
+            if self.bypass is not None:
+                own = self.bypass - axon_factor_before(lin, axon) * through
+                self.bypass = jnp.concatenate([own, through], axis=-1)
+
+    def entering(self, slots: jax.Array) -> jax.Array:
+        """What is asked of new states, of what is asked of the slots."""
+        states = slots[..., : self.count]
+        return states if self.factor is None else states + self.factor * slots[..., self.count :]

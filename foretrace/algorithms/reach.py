@@ -1,0 +1,161 @@
+"""How far a parameter's influence spreads: the states that its elements reach at once, and within some steps.
+
+All of it is structure, worked out once with NumPy: the patterns of one step's derivatives, colours that tell its rows
+apart, and the kept set of every parameter element. Elements that reach the same states by the same colours are of one
+*type*, and there are far fewer types than elements: all weights onto one neuron are of one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from foretrace.compiler import sparse
+from foretrace.compiler.patterns import Patterns, analyse
+from foretrace.compiler.sparse import Matrix
+from foretrace.engine.plan import Plan
+
+
+class Structure(NamedTuple):
+    """Where one step's derivatives can be other than zero.
+
+    Attributes:
+        states: New hidden state elements by previous ones.
+        params: New hidden state elements by the elements of each parameter.
+    """
+
+    states: Matrix
+    params: list[Matrix]
+
+
+@dataclass(frozen=True, eq=False)
+class Colours:
+    """Rows of a pattern told apart: those of one colour share no column, so one cotangent serves them all.
+
+    Attributes:
+        of: The colour of each row.
+        count: How many there are.
+    """
+
+    of: np.ndarray
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """The kept sets of all parameter elements.
+
+    Attributes:
+        structure: The patterns of one step.
+        colours: For each parameter, the colours of the states by its elements; None if it reaches no state.
+        type_of: The type of every element, counted over all parameters; -1 for one that reaches no state.
+        direct: Types by states: the colour, plus one, of a state that is reached at once.
+        kept: Types by states: those reached within the steps.
+    """
+
+    structure: Structure
+    colours: list[Colours | None]
+    type_of: np.ndarray
+    direct: sp.csr_array
+    kept: Matrix
+
+    @property
+    def count(self) -> int:
+        """How many entries of the whole Jacobian are kept."""
+        members = np.bincount(self.type_of[self.type_of >= 0], minlength=self.kept.shape[0])
+        return int(members @ np.diff(self.kept.indptr))
+
+
+def find_reach(plan: Plan, n: int) -> Reach:
+    """The states that each parameter element reaches within `n` steps, the one that it acts in counted."""
+    structure = find_structure(plan)
+    colours = [colour_rows(matrix) if matrix.nnz else None for matrix in structure.params]
+    type_of, direct = _types(structure, colours)
+    pattern = sparse.from_parts(direct.indices, direct.indptr, direct.shape)
+    return Reach(structure, colours, type_of, direct, _within(pattern, sparse.transpose(structure.states), n))
+
+
+def find_structure(plan: Plan) -> Structure:
+    """The patterns of one step's derivatives."""
+    program = plan.program
+    step = analyse(plan.jaxpr, [*program.hidden_invars, *plan.weight_vars], cut=False, consts=program.consts)
+    made = analyse(plan.weights_jaxpr, program.param_invars, cut=False, consts=program.consts)
+    weights = _table(step, program.hidden_outvars, plan.weight_vars)
+    params = [
+        sparse.multiply(weights, _table(made, plan.weight_vars, [var]))
+        if plan.weight_vars
+        else sparse.empty(weights.shape[0], var.aval.size)
+        for var in program.param_invars
+    ]
+    return Structure(_table(step, program.hidden_outvars, program.hidden_invars), params)
+
+
+def _table(found: Patterns, rows: Sequence[Any], columns: Sequence[Any]) -> Matrix:
+    blocks = [[found.of(row, column).matrix for column in columns] for row in rows]
+    return sp.csr_array(sp.block_array(blocks, format="csr"))
+
+
+def colour_rows(matrix: Matrix) -> Colours:
+    """Colours the rows of a pattern, one by one, with the first colours that their columns leave free.
+
+    Rows with the same columns are coloured together: the neurons of a dense layer, or the elements of a batch.
+    """
+    classes: dict[bytes, list[int]] = {}
+    rows = _rows(matrix)
+    for number, columns in enumerate(rows):
+        if columns.size:
+            classes.setdefault(columns.tobytes(), []).append(number)
+    found = np.zeros(matrix.shape[0], dtype=np.int32)
+    used = np.zeros((matrix.shape[1], 1), dtype=bool)
+    for members in classes.values():
+        columns = rows[members[0]]
+        free = np.flatnonzero(~used[columns].any(axis=0))
+        if free.size < len(members):
+            used = np.pad(used, ((0, 0), (0, used.shape[1] + len(members))))
+            free = np.flatnonzero(~used[columns].any(axis=0))
+        found[members] = free[: len(members)]
+        used[np.ix_(columns, free[: len(members)])] = True
+    return Colours(found, int(found.max(initial=0)) + 1)
+
+
+def _types(structure: Structure, colours: Sequence[Colours | None]) -> tuple[np.ndarray, sp.csr_array]:
+    """The type of every parameter element, and which states each type reaches at once, by which colour."""
+    seen: dict[tuple[bytes, bytes], int] = {}
+    reached: list[np.ndarray] = []
+    colour: list[np.ndarray] = []
+    type_of: list[np.ndarray] = []
+    for matrix, own in zip(structure.params, colours, strict=True):
+        types = np.full(matrix.shape[1], -1, dtype=np.int64)
+        for element, states in enumerate(_rows(sparse.transpose(matrix))):
+            if own is not None and states.size:
+                key = (states.tobytes(), own.of[states].tobytes())
+                if key not in seen:
+                    seen[key] = len(seen)
+                    reached.append(states)
+                    colour.append(own.of[states] + 1)
+                types[element] = seen[key]
+        type_of.append(types)
+    indptr = np.cumsum([0, *map(len, reached)])
+    parts = (np.concatenate([*colour, [0]])[:-1], np.concatenate([*reached, [0]])[:-1].astype(np.int32), indptr)
+    return np.concatenate(type_of), sp.csr_array(parts, shape=(len(seen), structure.states.shape[0]))
+
+
+def _within(direct: Matrix, onward: Matrix, n: int) -> Matrix:
+    """States reached in one of the first `n` steps."""
+    reached = last = direct
+    for _ in range(n - 1):
+        last = sparse.multiply(last, onward)
+        more = sparse.union(reached, last)
+        if more.nnz == reached.nnz:
+            break
+        reached = more
+    reached.sort_indices()
+    return reached
+
+
+def _rows(matrix: Matrix) -> list[np.ndarray]:
+    """The columns of each row, in order."""
+    matrix.sort_indices()
+    return np.split(matrix.indices, matrix.indptr[1:-1])

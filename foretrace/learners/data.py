@@ -1,0 +1,118 @@
+"""How an input enters a learner: one step, or many at once with time as the first axis.
+
+A plain value is one step. `MultiStepData` marks a value that has a leading axis of time; the learner runs all of its
+steps in one call. Plain values beside it are the same at every step. Either kind becomes `Stacked` here: the inputs of
+`K` steps as flat arrays, one step being `K = 1`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from foretrace.errors import ExampleInputError
+from foretrace.frontends import ModuleInfo
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SingleStepData:
+    """Marks an input of one step, as a plain value is.
+
+    Attributes:
+        data: Any pytree of arrays.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> SingleStepData(jnp.ones(3)).data.shape
+        (3,)
+    """
+
+    data: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MultiStepData:
+    """Marks an input of several steps.
+
+    Attributes:
+        data: Any pytree of arrays whose first axis is time.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> MultiStepData(jnp.ones((10, 3))).data.shape
+        (10, 3)
+    """
+
+    data: Any
+
+
+class Stacked(NamedTuple):
+    """What a learner was called with.
+
+    Attributes:
+        inputs: The flat inputs of the model, with a leading axis of steps.
+        external: What the rule takes beside them, with that axis too; or None.
+        length: The number of steps; None for a call of one step without a time axis.
+    """
+
+    inputs: list[Any]
+    external: Any
+    length: int | None
+
+
+def stack_inputs(info: ModuleInfo, args: Sequence[Any], kwargs: Mapping[str, Any], external: Any = None) -> Stacked:
+    """The inputs of a call as flat arrays with a leading axis of steps, checked against the traced form."""
+    values = (tuple(args), dict(kwargs))
+    length = _length((values, external))
+    one = info.flatten_inputs(*one_step(values[0]), **one_step(values[1]))
+    leaves = jax.tree.leaves(_stack(values, length or 1))
+    inputs = [jnp.asarray(leaf, first.dtype) for leaf, first in zip(leaves, one, strict=True)]
+    return Stacked(inputs, _stack(external, length or 1), length)
+
+
+def one_step(tree: Any) -> Any:
+    """A tree of inputs without marks, with the first step of each that has several."""
+
+    def first(node: Any) -> Any:
+        if isinstance(node, MultiStepData):
+            return jax.tree.map(lambda a: a[0], node.data)
+        return node.data if isinstance(node, SingleStepData) else node
+
+    return jax.tree.map(first, tree, is_leaf=_is_marked)
+
+
+def has_marks(tree: Any) -> bool:
+    """Whether anything in a tree is marked."""
+    return any(_is_marked(node) for node in jax.tree.leaves(tree, is_leaf=_is_marked))
+
+
+def _stack(tree: Any, length: int) -> Any:
+    def stack(node: Any) -> Any:
+        if isinstance(node, MultiStepData):
+            return node.data
+        data = node.data if isinstance(node, SingleStepData) else node
+        return jax.tree.map(lambda a: jnp.broadcast_to(jnp.asarray(a), (length, *jnp.shape(a))), data)
+
+    return jax.tree.map(stack, tree, is_leaf=_is_marked)
+
+
+def _length(tree: Any) -> int | None:
+    nodes = [n for n in jax.tree.leaves(tree, is_leaf=_is_marked) if isinstance(n, MultiStepData)]
+    leaves = jax.tree.leaves(nodes)
+    if not nodes:
+        return None
+    lengths = sorted({jnp.shape(leaf)[0] if jnp.ndim(leaf) else 0 for leaf in leaves})
+    if len(lengths) != 1 or lengths[0] == 0:
+        raise ExampleInputError(
+            f"`MultiStepData` of {lengths} steps. Time is the first axis of every array in it; all have the same "
+            "number of steps, at least one."
+        )
+    return int(lengths[0])
+
+
+def _is_marked(node: Any) -> bool:
+    return isinstance(node, SingleStepData | MultiStepData)

@@ -1,0 +1,376 @@
+"""Driving a learner over whole sequences: gradients, warm-up, and learning while the sequence runs.
+
+The user's `step_fn` runs the learner on the items of one step and returns a loss. Here it is traced once and driven by
+the engine in blocks, which gives the same numbers as a loop over steps in much less time.
+
+With `chunk_size=k`, credit is exact inside windows of `k` steps. `step_fn` may then be written for one step, as
+always, or for a window: it takes `k` items at once, passes the input on as `MultiStepData`, and returns `k` losses.
+Which of the two it is shows in how it calls the learner.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import brainstate
+import jax
+import jax.numpy as jnp
+
+from foretrace.engine.rule import Rule
+from foretrace.engine.sequence import scan_blocks
+from foretrace.learners.data import MultiStepData, Stacked, has_marks
+from foretrace.learners.executor import ETraceVjpGraphExecutor
+from foretrace.learners.recording import OtherForm, StepFunction, TracedStep, trace_step
+from foretrace.learners.run import Begin, Run
+from foretrace.program.diagnostics import Path
+from foretrace.program.records import path_name
+
+
+class _Piece(NamedTuple):
+    """Calls of one form: a traced `step_fn` and its items, with a leading axis of calls."""
+
+    traced: TracedStep
+    items: Any
+
+
+class SequenceDriverMixin:
+    """Sequences for a learner. The class that it is mixed into offers what stands here without a body."""
+
+    rule: Rule
+    block: int | None
+    etrace: Any
+
+    @property
+    def executor(self) -> ETraceVjpGraphExecutor:
+        """The compiled step of the model."""
+        raise NotImplementedError
+
+    @property
+    def param_states(self) -> Mapping[Path, brainstate.ParamState]:
+        """The model's parameters by path."""
+        raise NotImplementedError
+
+    def stacked(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Stacked:
+        """The inputs of a call."""
+        raise NotImplementedError
+
+    def etrace_grad(
+        self,
+        *sequences: Any,
+        step_fn: StepFunction,
+        mask: Any = None,
+        chunk_size: int | None = None,
+        weights: Any = None,
+        reduction: str = "mean",
+        loss_output: str = "per_step",
+        has_aux: bool = False,
+        return_value: bool = False,
+    ) -> Any:
+        """The online gradient of the losses over a sequence. States and traces end as after a plain run.
+
+        Wrap the call in `brainstate.transform.jit` where it is repeated; outside of it every call compiles anew.
+
+        Args:
+            *sequences: Pytrees with time as the first axis; `step_fn` gets one item of each.
+            step_fn: Calls the learner exactly once and returns the loss of a step, one number.
+            mask: Weights `(T,)` of the losses. States and traces run on where it is zero.
+            chunk_size: Steps in a window of exact credit; a shorter last window is allowed. None for online credit.
+                From 2 on, `step_fn` may also be one for windows: it then takes `k` items, calls the learner with
+                `MultiStepData`, and returns `k` losses.
+            weights: Parameters to differentiate by: a mapping to `ParamState`s, or some of them, their paths or names.
+                By default all parameters of the model. Parameters outside of the model count too.
+            reduction: `'mean'` divides by the sum of the mask, but at least 1 (by `T` without one); `'sum'` does not.
+            loss_output: The losses as `'per_step'`, `'masked'`, or reduced as `'scalar'`.
+            has_aux: Whether `step_fn` returns `(loss, aux)`.
+            return_value: Whether losses are returned.
+
+        Returns:
+            Gradients by path; with `return_value` the losses after them, with `has_aux` the stacked aux last.
+
+        Examples:
+            >>> import brainstate, jax.numpy as jnp
+            >>> from foretrace.learners.module import ParamDimVjpAlgorithm
+            >>> cell = brainstate.nn.GRUCell(3, 4)
+            >>> _ = brainstate.nn.init_all_states(cell)
+            >>> learner = ParamDimVjpAlgorithm(cell)
+            >>> learner.compile_graph(jnp.ones(3))
+            >>> grads, losses = learner.etrace_grad(
+            ...     jnp.ones((5, 3)), step_fn=lambda x: jnp.sum(learner(x) ** 2), return_value=True
+            ... )
+            >>> sorted(grads), losses.shape
+            ([('Wh', 'weight'), ('Wrz', 'weight')], (5,))
+        """
+        _one_of("reduction", reduction, ("mean", "sum"))
+        _one_of("loss_output", loss_output, ("per_step", "masked", "scalar"))
+        length = _checked_length(sequences, mask)
+        chosen = self._chosen(weights)
+        exact = self.executor.is_multi_step_vjp or _checked_chunk(chunk_size) > 1
+        pieces = self._pieces(sequences, mask, step_fn, chunk_size, has_aux, shifted=not exact)
+        total: dict[int, Any] = {}
+        collected = []
+        for traced, items in pieces:
+            run = Run(self.executor, self.rule, traced, list(chosen.values()), self.block)
+            window = None if not exact else 1 if traced.length else _checked_chunk(chunk_size)
+            flat, begin, found = jax.jit(run.gradient, static_argnums=3)(run.params(), self._begin(run), items, window)
+            self._finish(run, begin)
+            total = _sum(total, run.gradients(flat))
+            collected.append(found)
+        norm = _norm(length, mask) if reduction == "mean" else 1
+        grads = {key: _scaled(total.get(id(state)), norm, state) for key, state in chosen.items()}
+        losses = jnp.concatenate([jnp.ravel(found[0]) for found in collected])
+        result = [grads]
+        if return_value:
+            value = _reported(losses, mask, norm, loss_output)
+            result.append(jax.tree.unflatten(pieces[0].traced.loss_tree, [value]))
+        if has_aux:
+            result.append(_joined([found[1] for found in collected]))
+        return result[0] if len(result) == 1 else tuple(result)
+
+    def etrace_evolve(
+        self,
+        *sequences: Any,
+        step_fn: StepFunction | None = None,
+        chunk_size: int | None = None,
+        return_outputs: bool = False,
+    ) -> Any:
+        """Takes states and traces over a sequence without a loss, to warm up for instance.
+
+        Args:
+            *sequences: As for `etrace_grad`.
+            step_fn: Calls the learner exactly once; None to call it with the items themselves.
+            chunk_size: Steps in a call; from 2 on, `step_fn` may be one for windows. It does not change the result.
+            return_outputs: Whether what the calls return is stacked and returned.
+
+        Returns:
+            None, or the stacked outputs: `(T, ...)`, and with windows `(T / chunk_size, chunk_size, ...)`.
+        """
+        _checked_length(sequences, None)
+        if step_fn is None:
+            windowed = _checked_chunk(chunk_size) > 1
+            step_fn = lambda *items: self(*(map(MultiStepData, items) if windowed else items))  # type: ignore[operator]
+        outputs = []
+        for traced, items in self._pieces(sequences, None, step_fn, chunk_size, None):
+            run = Run(self.executor, self.rule, traced, block=self.block)
+            begin, found = jax.jit(run.evolve)(run.params(), self._begin(run), items)
+            self._finish(run, begin)
+            outputs.append(found)
+        return _joined(outputs) if return_outputs else None
+
+    def etrace_train(
+        self,
+        *sequences: Any,
+        step_fn: StepFunction,
+        optimizer: Any,
+        opt_state: Any = None,
+        update_every: int = 1,
+        mask: Any = None,
+        weights: Any = None,
+        reduction: str = "mean",
+        has_aux: bool = False,
+    ) -> tuple[Any, ...]:
+        """Learns while the sequence runs: parameters change every few steps, states and traces run on.
+
+        Args:
+            *sequences: As for `etrace_grad`.
+            step_fn: As for `etrace_grad`, for one step.
+            optimizer: An optax gradient transformation, or anything with its `init` and `update`.
+            opt_state: Its state; None to begin with `optimizer.init({path: value})`.
+            update_every: Steps between updates; a shorter last period updates too. With `vjp_method='multi-step'`, each
+                period is a window of exact credit.
+            mask: As for `etrace_grad`.
+            weights: The parameters to train; by default all of the model.
+            reduction: Of the losses of one period.
+            has_aux: Whether `step_fn` returns `(loss, aux)`.
+
+        Returns:
+            The losses `(T,)` and the optimizer's state; with `has_aux` the stacked aux last.
+        """
+        _one_of("reduction", reduction, ("mean", "sum"))
+        _checked_length(sequences, mask)
+        if not isinstance(update_every, int) or isinstance(update_every, bool) or update_every < 1:
+            raise ValueError(f"`update_every` is a number of steps from 1 on; got {update_every!r}.")
+        exact = self.executor.is_multi_step_vjp
+        chosen = self._chosen(weights)
+        ((traced, items),) = self._pieces(sequences, mask, step_fn, None, has_aux, shifted=not exact)
+        run = Run(self.executor, self.rule, traced, list(chosen.values()), self.block)
+
+        def period(carry: Any, part: Any) -> tuple[Any, Any]:
+            values, opt_state, begin = carry
+            count = jax.tree.leaves(part)[0].shape[0]
+            flat = run.params({id(chosen[key]): value for key, value in values.items()})
+            found, begin, collected = run.gradient(flat, begin, part, count if exact else None)
+            norm = _norm(count, part[1]) if reduction == "mean" else 1
+            total = run.gradients(found)
+            grads = {key: _scaled(total.get(id(chosen[key])), norm, value) for key, value in values.items()}
+            updates, opt_state = optimizer.update(grads, opt_state, values)
+            values = jax.tree.map(lambda p, u: (p + u).astype(jnp.result_type(p)), values, updates)
+            return (values, opt_state, begin), collected
+
+        @jax.jit
+        def train(values: Any, opt_state: Any, begin: Begin, items: Any) -> Any:
+            return scan_blocks(period, (values, opt_state, begin), items, update_every)
+
+        values = {key: state.value for key, state in chosen.items()}
+        opt_state = optimizer.init(values) if opt_state is None else opt_state
+        (values, opt_state, begin), (losses, aux) = train(values, opt_state, self._begin(run), items)
+        self._finish(run, begin)
+        for key, state in chosen.items():
+            state.value = values[key]
+        losses = jax.tree.unflatten(traced.loss_tree, [losses])
+        return (losses, opt_state, aux) if has_aux else (losses, opt_state)
+
+    def _begin(self, run: Run) -> Begin:
+        return Begin(run.begin(), self.etrace.value)
+
+    def _finish(self, run: Run, begin: Begin) -> None:
+        run.finish(begin.states)
+        self.etrace.value = begin.trace
+
+    def _pieces(
+        self,
+        sequences: Sequence[Any],
+        mask: Any,
+        step_fn: StepFunction,
+        chunk_size: int | None,
+        has_aux: bool | None,
+        shifted: bool = False,
+    ) -> list[_Piece]:
+        """The sequence as calls of `step_fn`, traced: of one step each, or of a window and maybe a shorter last one."""
+        if not callable(step_fn):
+            raise TypeError(f"`step_fn` is a function; got {type(step_fn).__name__}.")
+        items, size, length = (tuple(sequences), mask), _checked_chunk(chunk_size), _steps_of(sequences)
+
+        def piece(items: Any, steps: int | None, loss_shape: tuple[int, ...]) -> _Piece:
+            first = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), items[0])
+            shape = None if has_aux is None else loss_shape
+            options: dict[str, Any] = dict(loss_shape=shape, has_aux=bool(has_aux), shifted=shifted)
+            return _Piece(trace_step(self, step_fn, first, length=steps, **options), items)
+
+        def one_by_one() -> list[_Piece]:
+            try:
+                return [piece(items, None, ())]
+            except OtherForm as found:
+                return [piece(items, found.length, ())]
+
+        if size == 1:
+            return one_by_one()
+        full, rest = divmod(length, size)
+        try:
+            windows = jax.tree.map(lambda a: a[: full * size].reshape(full, size, *a.shape[1:]), items)
+            last = jax.tree.map(lambda a: a[full * size :][None], items)
+            found = [piece(windows, size, (size,))] if full else []
+            return [*found, piece(last, rest, (rest,))] if rest else found
+        except OtherForm as other:
+            if other.length is not None:
+                raise ValueError(
+                    f"With `chunk_size={size}`, `step_fn` calls the learner with {other.length} steps at once. Pass "
+                    "all items that it is given as `MultiStepData`, or write it for one step."
+                ) from None
+            return one_by_one()
+        except Exception as error:
+            try:
+                return one_by_one()
+            except Exception:
+                raise error from None
+
+    def _chosen(self, weights: Any) -> dict[Any, brainstate.ParamState]:
+        """The parameters to differentiate by, by the key that their gradient gets."""
+        if weights is None:
+            return dict(self.param_states.items())
+        if isinstance(weights, Mapping):
+            chosen = dict(weights.items())
+        else:
+            several = [weights] if isinstance(weights, brainstate.ParamState | str) or _is_path(weights) else weights
+            chosen = dict(self._find(weight) for weight in several)
+        strange = [key for key, state in chosen.items() if not isinstance(state, brainstate.ParamState)]
+        if strange:
+            raise TypeError(f"Not a `ParamState`: {', '.join(map(str, strange))}. `weights` are parameters.")
+        return chosen
+
+    def _find(self, weight: Any) -> tuple[Path, brainstate.ParamState]:
+        """A parameter and its path, by itself, its path or its name."""
+        found = [
+            (path, state)
+            for path, state in self.param_states.items()
+            if weight is state or weight == path or weight == path_name(path)
+        ]
+        if found:
+            return found[0]
+        if isinstance(weight, brainstate.ParamState):
+            return ("external", weight.name or id(weight)), weight
+        known = ", ".join(f"`{path_name(path)}`" for path in self.param_states)
+        raise ValueError(f"The model has no parameter `{weight}`. It has {known}.")
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(part, str | int) for part in value)
+
+
+def _one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"`{name}` is one of {', '.join(map(repr, allowed))}; got {value!r}.")
+
+
+def _checked_chunk(chunk_size: int | None) -> int:
+    if chunk_size is None:
+        return 1
+    if not isinstance(chunk_size, int) or isinstance(chunk_size, bool):
+        raise TypeError(f"`chunk_size` is a Python int or None; got {type(chunk_size).__name__}.")
+    if chunk_size < 1:
+        raise ValueError(f"`chunk_size` is a number of steps from 1 on; got {chunk_size}.")
+    return chunk_size
+
+
+def _checked_length(sequences: Sequence[Any], mask: Any) -> int:
+    if has_marks(sequences):
+        raise TypeError("Sequences are plain pytrees with time first; wrap items in `MultiStepData` inside `step_fn`.")
+    leaves = jax.tree.leaves(sequences)
+    lengths = sorted({jnp.shape(leaf)[0] if jnp.ndim(leaf) else 0 for leaf in leaves})
+    if len(lengths) != 1 or lengths[0] == 0:
+        raise ValueError(
+            f"The sequences have {lengths or 'no'} steps. Pass at least one, each with time as its first axis and the "
+            "same number of steps, at least one."
+        )
+    if mask is not None and jnp.shape(mask) != (lengths[0],):
+        raise ValueError(
+            f"`mask` has the shape {jnp.shape(mask)}; one weight for each of {lengths[0]} steps is needed."
+        )
+    return int(lengths[0])
+
+
+def _steps_of(sequences: Sequence[Any]) -> int:
+    return int(jnp.shape(jax.tree.leaves(sequences)[0])[0])
+
+
+def _sum(total: dict[int, Any], part: dict[int, Any]) -> dict[int, Any]:
+    return {key: jax.tree.map(jnp.add, total[key], value) if key in total else value for key, value in part.items()}
+
+
+def _norm(length: int, mask: Any) -> Any:
+    return length if mask is None else jnp.maximum(jnp.sum(mask), 1)
+
+
+def _scaled(gradient: Any, norm: Any, like: Any) -> Any:
+    """A gradient over a norm; zeros for a parameter that has none."""
+    if gradient is None:
+        value = like.value if isinstance(like, brainstate.State) else like
+        return jax.tree.map(jnp.zeros_like, value)
+    return jax.tree.map(lambda g: (g / norm).astype(g.dtype), gradient)
+
+
+def _reported(losses: jax.Array, mask: Any, norm: Any, kind: str) -> jax.Array:
+    masked = losses if mask is None else losses * mask
+    if kind == "scalar":
+        return jnp.sum(masked) / norm
+    return masked if kind == "masked" else losses
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    try:
+        return jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "A shorter last window returns arrays of another shape than the others, which cannot be stacked. "
+            "Choose a `chunk_size` that divides the number of steps, or return one value for each window."
+        ) from error

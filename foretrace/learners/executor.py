@@ -1,0 +1,247 @@
+"""A module's step, compiled: the way between its states and the flat arrays that the engine computes with.
+
+The executor looks a model's states up by path at every call. `brainstate.nn.init_all_states` replaces states by new
+ones, and a learner that held on to the old ones would run beside its model without a word.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import brainstate
+import jax
+import jax.numpy as jnp
+from brainstate.util import FlattedDict
+
+from foretrace.compiler import ETraceGraph, compile_program
+from foretrace.compiler.graph import Discover
+from foretrace.engine.plan import Plan, make_plan
+from foretrace.engine.sequence import States, run_steps
+from foretrace.errors import ExampleInputError, StateMismatchError
+from foretrace.frontends import ModuleInfo, Role, extract_module_info
+from foretrace.frontends.trees import TreeSpec, form_text, tree_spec
+from foretrace.learners.data import one_step, stack_inputs
+from foretrace.program.control_flow import ControlFlowPolicy
+from foretrace.program.diagnostics import Path
+
+
+class ETraceGraphExecutor:
+    """A brainstate module with its compiled graph.
+
+    Args:
+        model: The module.
+        control_flow: What becomes of `cond`, `scan` and `while`.
+        discover: Which operators are traced; see `foretrace.compile_etrace_graph`.
+
+    Examples:
+        >>> import brainstate, jax.numpy as jnp
+        >>> cell = brainstate.nn.GRUCell(3, 4)
+        >>> _ = brainstate.nn.init_all_states(cell)
+        >>> executor = ETraceGraphExecutor(cell)
+        >>> _ = executor.compile_graph(jnp.ones(3))
+        >>> executor(jnp.ones(3)).shape
+        (4,)
+    """
+
+    def __init__(
+        self,
+        model: brainstate.nn.Module,
+        control_flow: ControlFlowPolicy | None = None,
+        discover: Discover = "auto",
+    ) -> None:
+        if not isinstance(model, brainstate.nn.Module):
+            raise TypeError(f"A learner takes a brainstate.nn.Module; got {type(model).__name__}.")
+        self.model, self.control_flow, self.discover = model, control_flow, discover
+        self.keywords: tuple[str, ...] = ()
+        self._plan: Plan | None = None
+
+    def compile_graph(self, *args: Any, **kwargs: Any) -> bool:
+        """Traces the model and builds its graph, unless that was done for inputs and states of the same form.
+
+        Args:
+            *args: Inputs of one step; of `MultiStepData`, the first step is taken.
+            **kwargs: Named inputs of one step.
+
+        Returns:
+            Whether anything was built.
+        """
+        args, kwargs = one_step(args), one_step(kwargs)
+        if not jax.tree.leaves((args, kwargs)):
+            raise ExampleInputError(
+                "No example input was given. Pass the input of one step; "
+                "for a model without input, let it take a dummy scalar."
+            )
+        if self.is_compiled and self._fits((args, kwargs)):
+            return False
+        info = extract_module_info(self.model, *args, control_flow=self.control_flow, **kwargs)
+        owners = {slot.path: state for slot, state in zip(info.slots, info.compiled_model_states, strict=True)}
+        graph = compile_program(
+            info,
+            hidden_states=[owners[leaf.owner] for leaf in info.program.hidden],
+            param_states=[owners[leaf.owner] for leaf in info.program.params],
+            discover=self.discover,
+        )
+        self._plan, self.keywords = make_plan(graph), tuple(kwargs)
+        return True
+
+    def _fits(self, inputs: Any) -> bool:
+        return _same_form(self.info.input_tree, tree_spec(inputs)) and self.states_fit()
+
+    def states_fit(self) -> bool:
+        """Whether the model's states have the form that the graph was compiled for."""
+        pairs = zip(self.info.slots, self.bound_states(), strict=True)
+        return all(_same_form(slot.tree, tree_spec(state.value)) for slot, state in pairs)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether there is a graph."""
+        return self._plan is not None
+
+    @property
+    def plan(self) -> Plan:
+        """The engine's tables."""
+        if self._plan is None:
+            raise ValueError(
+                f"The graph of {type(self.model).__name__} is not compiled yet. "
+                "Call `compile_graph(x)` with the input of one step first, or make the learner by `foretrace.compile`."
+            )
+        return self._plan
+
+    @property
+    def graph(self) -> ETraceGraph:
+        """The compiled graph."""
+        return self.plan.graph
+
+    @property
+    def info(self) -> ModuleInfo:
+        """The traced module."""
+        return self.graph.module_info
+
+    @property
+    def states(self) -> FlattedDict:
+        """The model's states by path, and those that its step uses without holding them."""
+        return FlattedDict(self._states_by_path())
+
+    @property
+    def path_to_states(self) -> FlattedDict:
+        """The same as `states`."""
+        return self.states
+
+    @property
+    def state_id_to_path(self) -> dict[int, Path]:
+        """The path of each state, by `id`."""
+        return {id(state): path for path, state in self._states_by_path().items()}
+
+    def _states_by_path(self) -> dict[Path, brainstate.State]:
+        found = dict(self.model.states().items())
+        if self.is_compiled:
+            held = set(map(id, found.values()))
+            for slot, state in zip(self.info.slots, self.info.compiled_model_states, strict=True):
+                if id(state) not in held:
+                    found.setdefault(slot.path, state)
+        return found
+
+    def bound_states(self) -> tuple[brainstate.State, ...]:
+        """The states of the compiled step as the model has them now, in the order of the slots."""
+        found = self._states_by_path()
+        return tuple(found[slot.path] for slot in self.info.slots)
+
+    def read(self, *roles: Role) -> tuple[list[Any], ...]:
+        """The flat arrays of the model's states, a list for each role."""
+        lists: dict[Role, list[Any]] = {role: [] for role in roles}
+        for slot, state in zip(self.info.slots, self.bound_states(), strict=True):
+            if slot.role in lists:
+                lists[slot.role] += slot.tree.flatten(state.value, StateMismatchError)
+        return tuple(lists[role] for role in roles)
+
+    def write(self, hidden: Sequence[Any], other: Sequence[Any]) -> None:
+        """Gives the model's states the values of flat arrays; a state that the step only reads is left alone."""
+        program = self.graph.program
+        lists = {
+            Role.HIDDEN: (hidden, program.hidden_invars, program.hidden_outvars),
+            Role.OTHER: (other, program.other_invars, program.other_outvars),
+        }
+        for slot, state in zip(self.info.slots, self.bound_states(), strict=True):
+            if slot.role is Role.PARAM:
+                continue
+            values, before, after = lists[slot.role]
+            if any(a is not b for a, b in zip(slot.take(before), slot.take(after), strict=True)):
+                state.value = slot.tree.unflatten(slot.take(values))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the compiled step, for one input or `MultiStepData`; traces are not touched."""
+        stacked = stack_inputs(self.info, args, kwargs)
+        params, hidden, other = self.read(Role.PARAM, Role.HIDDEN, Role.OTHER)
+        states, _, outputs = run_steps(self.plan, params, States(hidden, other), stacked.inputs)
+        self.write(states.hidden, states.other)
+        return self.output(outputs, stacked.length)
+
+    def output(self, outputs: Sequence[Any], length: int | None) -> Any:
+        """What the model returned, from stacked flat outputs; without the axis of steps for a call of one step."""
+        return self.info.unflatten_output([out[0] for out in outputs] if length is None else outputs)
+
+    def show_graph(self, path: Any = None) -> Any:
+        """Draws the graph; see `ETraceGraph.show_graph`."""
+        return self.graph.show_graph(path)
+
+    def input_of_batch(self, batch_size: int) -> Any:
+        """`(args, kwargs)` of zeros like the traced input, for the batch that the model's states have now."""
+        before = {
+            (slot.tree.avals[k].shape[axis], axis)
+            for slot, state in zip(self.info.slots, self.bound_states(), strict=True)
+            for k, leaf in enumerate(jax.tree.leaves(state.value))
+            for axis in range(min(jnp.ndim(leaf), len(slot.tree.avals[k].shape)))
+            if slot.tree.avals[k].shape[axis] != leaf.shape[axis] == batch_size
+        }
+        if len(before) != 1:
+            raise StateMismatchError(
+                f"The model's states do not follow from those that the graph was compiled for by a batch of "
+                f"{batch_size}: {form_text([state.value for state in self.bound_states()])}. "
+                "Call `compile_graph(x)` with an input of the new form."
+            )
+        ((old, axis),) = before
+        shapes = [list(aval.shape) for aval in self.info.input_tree.avals]
+        for shape in shapes:
+            if len(shape) > axis and shape[axis] == old:
+                shape[axis] = batch_size
+        leaves = [jnp.zeros(s, a.dtype) for s, a in zip(shapes, self.info.input_tree.avals, strict=True)]
+        return self.info.input_tree.unflatten(leaves)
+
+
+class ETraceVjpGraphExecutor(ETraceGraphExecutor):
+    """An executor that also says how credit is given inside a call.
+
+    Args:
+        model: The module.
+        vjp_method: `'single-step'` for online credit, `'multi-step'` for exact credit inside a window.
+        control_flow: What becomes of `cond`, `scan` and `while`.
+        discover: Which operators are traced.
+    """
+
+    def __init__(
+        self,
+        model: brainstate.nn.Module,
+        vjp_method: str = "single-step",
+        control_flow: ControlFlowPolicy | None = None,
+        discover: Discover = "auto",
+    ) -> None:
+        if vjp_method not in ("single-step", "multi-step"):
+            raise ValueError(f"`vjp_method` is 'single-step' or 'multi-step', not {vjp_method!r}.")
+        super().__init__(model, control_flow, discover)
+        self.vjp_method = vjp_method
+
+    @property
+    def is_single_step_vjp(self) -> bool:
+        """Whether credit is online alone."""
+        return self.vjp_method == "single-step"
+
+    @property
+    def is_multi_step_vjp(self) -> bool:
+        """Whether credit inside a window is exact."""
+        return self.vjp_method == "multi-step"
+
+
+def _same_form(expected: TreeSpec, found: TreeSpec) -> bool:
+    if expected.treedef != found.treedef:
+        return False
+    pairs = zip(expected.avals, found.avals, strict=True)
+    return all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)

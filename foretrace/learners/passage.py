@@ -1,0 +1,137 @@
+"""Some steps of a model under a rule, as one function whose gradient is the rule's.
+
+A learner's call is a pure function of flat arrays: parameters, states, trace and inputs give outputs, new states and a
+new trace. Its derivative is not that of the equations. Backward, the cotangents of outputs and of the states after the
+call become the rule's gradient of the parameters, by the trace from before the call. The states before it and the
+trace get none: what led to them is what the trace stands for. Inputs get the exact derivative within the call, so that
+a model in front of the learner learns too.
+
+With `exact`, credit inside the call is by reverse mode, and the trace carries what arrives at its start.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from foretrace._jax import is_float
+from foretrace.engine.blocks import default_block, even_block
+from foretrace.engine.evaluate import Step, run_forward
+from foretrace.engine.linearise import Cotangents
+from foretrace.engine.plan import Plan
+from foretrace.engine.rule import Rule
+from foretrace.engine.sequence import Ran, States, drive, run_steps
+
+Passage = Callable[..., tuple[list[Any], list[Any], list[Any], Any]]
+
+
+def make_passage(plan: Plan, rule: Rule, *, exact: bool, block: int | None = None) -> Passage:
+    """The function `(params, hidden, other, trace, inputs, external) -> (outputs, hidden, other, trace)`.
+
+    Args:
+        plan: The plan of the model.
+        rule: The rule.
+        exact: Whether credit inside a call is by reverse mode.
+        block: Steps in a block; None to choose by size.
+
+    Returns:
+        A differentiable function. Inputs, external values and outputs have a leading axis of steps.
+    """
+    forward, backward = _exact(plan, rule, block) if exact else _online(plan, rule, block)
+
+    @jax.custom_vjp
+    def passage(*values: Any) -> Any:
+        return forward(*values)[0]
+
+    passage.defvjp(forward, backward)
+    return jax.jit(passage)
+
+
+def steps_in_block(plan: Plan, rule: Rule, block: int | None, length: int) -> int:
+    """How many of some steps are taken as one block."""
+    return block if block is not None else even_block(length, default_block(plan, rule))
+
+
+def advance_trace(plan: Plan, rule: Rule, params: Any, steps: Step, external: Any, trace: Any, block: int) -> Any:
+    """The trace after some steps."""
+
+    def forward(_: Any, states: States, part: Any) -> Ran:
+        return Ran(states, part[0], None, None, part[1])
+
+    return drive(plan, rule, params, States([], []), trace, (steps, external), forward, block, gradients=False)[2]
+
+
+def _online(plan: Plan, rule: Rule, block: int | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def forward(params: Any, hidden: Any, other: Any, trace: Any, inputs: Any, external: Any) -> Any:
+        states, steps, outputs = run_steps(plan, params, States(hidden, other), inputs)
+        size = steps_in_block(plan, rule, block, inputs[0].shape[0])
+        after = advance_trace(plan, rule, params, steps, external, trace, size)
+        return (outputs, states.hidden, states.other, after), (params, steps, external, trace)
+
+    def backward(kept: Any, cotangents: Any) -> Any:
+        params, steps, external, trace = kept
+        by_outputs, by_hidden = cotangents[:2]
+        length = steps.inputs[0].shape[0]
+        asked = Cotangents(_floating(by_outputs), last_of(by_hidden, length))
+
+        def ran(_: Any, states: States, part: Any) -> Ran:
+            steps, outputs, hidden, external = part
+            return Ran(states, steps, Cotangents(outputs, hidden), None, external)
+
+        items = (steps, asked.outputs, asked.hidden, external)
+        size = steps_in_block(plan, rule, block, length)
+        gradients = drive(plan, rule, params, States([], []), trace, items, ran, size)[0]
+        return gradients, None, None, None, _by_inputs(plan, params, steps, asked), None
+
+    return forward, backward
+
+
+def _by_inputs(plan: Plan, params: Any, steps: Step, asked: Cotangents) -> list[Any]:
+    """The derivatives by the floating inputs, each within its step."""
+    weights = plan.weights(params)
+
+    def one(step: Step, by_outputs: Any, by_hidden: Any) -> Any:
+        def run(inputs: Any) -> Any:
+            given = Step(step.hidden, step.other, _merged(inputs, step.inputs), [])
+            hidden, _, outputs, _ = run_forward(plan, weights, given)
+            return _floating(outputs), hidden
+
+        _, pullback = jax.vjp(run, _floating(step.inputs))
+        return pullback((by_outputs, by_hidden))[0]
+
+    return jax.vmap(one)(steps, asked.outputs, asked.hidden)
+
+
+def _exact(plan: Plan, rule: Rule, block: int | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def forward(params: Any, hidden: Any, other: Any, trace: Any, inputs: Any, external: Any) -> Any:
+        def run(params: Any, hidden: Any, moving: Any) -> Any:
+            states, steps, outputs = run_steps(plan, params, States(hidden, other), _merged(moving, inputs))
+            return (_floating(outputs), states.hidden), (outputs, states, steps)
+
+        _, pullback, (outputs, states, steps) = jax.vjp(run, params, hidden, _floating(inputs), has_aux=True)
+        size = steps_in_block(plan, rule, block, inputs[0].shape[0])
+        after = advance_trace(plan, rule, params, steps, external, trace, size)
+        return (outputs, states.hidden, states.other, after), (params, pullback, trace)
+
+    def backward(kept: Any, cotangents: Any) -> Any:
+        params, pullback, trace = kept
+        inside, signal, by_inputs = pullback((_floating(cotangents[0]), cotangents[1]))
+        before = rule.credit(plan, params, trace, signal)
+        return [a + b for a, b in zip(inside, before, strict=True)], None, None, None, by_inputs, None
+
+    return forward, backward
+
+
+def last_of(values: Sequence[Any], length: int) -> list[Any]:
+    """Cotangents of the states after the last of some steps, as those of each step's states."""
+    return [jnp.zeros((length, *jnp.shape(v)), jnp.result_type(v)).at[-1].set(v) for v in values]
+
+
+def _floating(values: Sequence[Any]) -> list[Any]:
+    """The values with nothing in the place of those that have no derivative."""
+    return [value if is_float(value) else None for value in values]
+
+
+def _merged(moving: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    return [value if part is None else part for part, value in zip(moving, values, strict=True)]

@@ -1,0 +1,221 @@
+"""A traced `step_fn` over a sequence: what the engine asks for, block by block and window by window.
+
+`Run` knows which of the states that `step_fn` touches are what: the model's own, parameters whose gradient is wanted
+although the loss reads them directly, and all others, which are carried along. A call of `step_fn` is one step of the
+model or, with `MultiStepData`, several; the steps of all calls are laid in one row for the rule.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import brainstate
+import jax
+import jax.numpy as jnp
+
+from foretrace.engine.linearise import Cotangents
+from foretrace.engine.rule import Rule
+from foretrace.engine.sequence import Ran, States, Window, drive, drive_windows
+from foretrace.errors import StateMismatchError
+from foretrace.frontends import Role
+from foretrace.learners.executor import ETraceGraphExecutor
+from foretrace.learners.passage import last_of, steps_in_block
+from foretrace.learners.recording import Called, TracedStep, scan_or_run, zero_shifts
+
+Values = Mapping[int, Any]
+"""Values of states, by the identity of the state."""
+
+
+class Begin(NamedTuple):
+    """What a sequence starts from."""
+
+    states: States
+    trace: Any
+
+
+class Run:
+    """A `step_fn` over a sequence.
+
+    Args:
+        executor: The learner's executor.
+        rule: Its rule.
+        traced: The traced `step_fn`.
+        trained: The parameters whose gradient is wanted.
+        block: Steps in a block; None to choose by size.
+    """
+
+    def __init__(
+        self,
+        executor: ETraceGraphExecutor,
+        rule: Rule,
+        traced: TracedStep,
+        trained: Sequence[brainstate.ParamState] = (),
+        block: int | None = None,
+    ) -> None:
+        self.executor, self.rule, self.traced, self.block = executor, rule, traced, block
+        self.plan, self.info = executor.plan, executor.info
+        bound = list(zip(self.info.slots, executor.bound_states(), strict=True))
+        self._params = [(slot, state) for slot, state in bound if slot.role is Role.PARAM]
+        self._slots = {id(state): slot for slot, state in bound if slot.role is not Role.PARAM}
+        wanted = set(map(id, trained))
+        self._further: dict[int, tuple[brainstate.ParamState, Any]] = {
+            id(state): (state, jax.tree.structure(state.value)) for state in traced.states if id(state) in wanted
+        }
+        inside = {*self._slots, *self._further}
+        self._extra = [state for state in traced.states if id(state) not in inside]
+        self._refuse_written_parameters()
+
+    def _refuse_written_parameters(self) -> None:
+        own = {id(state) for _, state in self._params} | set(self._further)
+        if any(flag and id(state) in own for state, flag in zip(self.traced.states, self.traced.written, strict=True)):
+            raise ValueError(
+                "`step_fn` writes a parameter that is being trained. Parameters are constant while a sequence is "
+                "driven: update them with the gradient afterwards, or use `etrace_train`."
+            )
+
+    def params(self, values: Values | None = None) -> list[Any]:
+        """The flat parameters: the model's, then those that the loss reads directly."""
+        values = {} if values is None else values
+        flat = []
+        for slot, state in self._params:
+            flat += slot.tree.flatten(values.get(id(state), state.value), StateMismatchError)
+        for key, (state, _) in self._further.items():
+            flat += jax.tree.leaves(values.get(key, state.value))
+        return flat
+
+    def gradients(self, flat: Sequence[Any]) -> dict[int, Any]:
+        """Gradients in the form of the parameters, by the identity of the state."""
+        count = len(self.plan.program.params)
+        found = {id(state): slot.tree.unflatten(slot.take(flat[:count])) for slot, state in self._params}
+        for key, part in self._further_values(flat[count:]).items():
+            found[key] = jax.tree.map(jnp.add, found[key], part) if key in found else part
+        return found
+
+    def _further_values(self, leaves: Sequence[Any]) -> dict[int, Any]:
+        rest = iter(leaves)
+        return {
+            key: jax.tree.unflatten(tree, [next(rest) for _ in range(tree.num_leaves)])
+            for key, (_, tree) in self._further.items()
+        }
+
+    def begin(self) -> States:
+        """The present values of all states."""
+        hidden, other = self.executor.read(Role.HIDDEN, Role.OTHER)
+        return States(hidden, other, [state.value for state in self._extra])
+
+    def finish(self, states: States) -> None:
+        """Writes the states as a run left them."""
+        self.executor.write(states.hidden, states.other)
+        written = {id(s) for s, flag in zip(self.traced.states, self.traced.written, strict=True) if flag}
+        for state, value in zip(self._extra, states.extra, strict=True):
+            if id(state) in written:
+                state.value = value
+
+    def gradient(
+        self, params: Sequence[Any], begin: Begin, items: Any, window: int | None
+    ) -> tuple[list[jax.Array], Begin, Any]:
+        """The gradient of the summed losses.
+
+        Args:
+            params: From `params`.
+            begin: States and trace before the sequence.
+            items: `(what step_fn takes, mask)`, with a leading axis of calls.
+            window: Calls in a window of exact credit; None for online credit.
+
+        Returns:
+            The flat gradient, states and trace after it, and `(losses, aux)` of each call.
+        """
+        if window is not None:
+            found = drive_windows(self.plan, self.rule, params, *begin, items, self._exact, window)
+            return found[0], Begin(*found[1:3]), found[3]
+        total, states, trace, collected = drive(
+            self.plan, self.rule, params, *begin, items, self._online, self._calls_in_block(items)
+        )
+        assert total is not None
+        return total, Begin(states, trace), collected
+
+    def evolve(self, params: Sequence[Any], begin: Begin, items: Any) -> tuple[Begin, Any]:
+        """States and trace after a sequence, and what `step_fn` returned at each call."""
+        size = self._calls_in_block(items)
+        _, states, trace, results = drive(
+            self.plan, self.rule, params, *begin, items, self._silent, size, gradients=False
+        )
+        return Begin(states, trace), results
+
+    def _calls_in_block(self, items: Any) -> int:
+        steps = self.traced.length or 1
+        return max(1, steps_in_block(self.plan, self.rule, self.block, _length(items) * steps) // steps)
+
+    def _online(self, params: Sequence[Any], states: States, part: Any) -> Ran:
+        weights, further = self._split(params)
+        shifts = zero_shifts(self.plan, self.traced.length)
+
+        def one(carry: Any, item: Any) -> Any:
+            states, total = carry
+
+            def loss(shifts: Any, further: Any) -> Any:
+                called, after = self._call(states, weights, further, shifts, item)
+                return _weighted(called, item), (called, after)
+
+            value, pullback, (called, after) = jax.vjp(loss, shifts, further, has_aux=True)
+            by_shifts, by_further = pullback(jnp.ones_like(value))
+            return (after, [a + b for a, b in zip(total, by_further, strict=True)]), (called, by_shifts)
+
+        carry = (states, [jnp.zeros_like(leaf) for leaf in further])
+        (states, total), (called, (outputs, hidden)) = scan_or_run(one, carry, part, _length(part))
+        by_hidden = jax.vmap(lambda values: last_of(values, self.traced.length or 1))(hidden)
+        cotangents = Cotangents(_row(outputs), _row(by_hidden))
+        return Ran(
+            states, _row(called.steps), cotangents, (called.loss, called.result), _row(called.external), tuple(total)
+        )
+
+    def _exact(self, params: Sequence[Any], states: States, part: Any) -> tuple[jax.Array, Window]:
+        weights, further = self._split(params)
+
+        def one(states: Any, item: Any) -> Any:
+            called, after = self._call(states, weights, further, None, item)
+            return after, (_weighted(called, item), called)
+
+        states, (losses, called) = scan_or_run(one, states, part, _length(part))
+        collected = (called.loss, called.result)
+        return jnp.sum(losses), Window(states, _row(called.steps), collected, _row(called.external))
+
+    def _silent(self, params: Sequence[Any], states: States, part: Any) -> Ran:
+        weights, further = self._split(params)
+
+        def one(states: Any, item: Any) -> Any:
+            called, after = self._call(states, weights, further, None, item)
+            return after, called
+
+        states, called = scan_or_run(one, states, part, _length(part))
+        return Ran(states, _row(called.steps), None, called.result, _row(called.external))
+
+    def _split(self, params: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        count = len(self.plan.program.params)
+        return self.plan.weights(params[:count]), list(params[count:])
+
+    def _call(
+        self, states: States, weights: Sequence[Any], further: Sequence[Any], shifts: Any, item: Any
+    ) -> tuple[Called, States]:
+        model = self.info.unflatten(Role.HIDDEN, states.hidden) | self.info.unflatten(Role.OTHER, states.other)
+        values = {key: model[slot.path] for key, slot in self._slots.items()} | self._further_values(further)
+        values |= {id(s): value for s, value in zip(self._extra, states.extra, strict=True)}
+        called, after = self.traced([values[id(s)] for s in self.traced.states], weights, shifts, item[0])
+        new = {id(s): value for s, value in zip(self.traced.states, after, strict=True)}
+        lists: dict[Role, list[Any]] = {Role.HIDDEN: [], Role.OTHER: []}
+        for key, slot in self._slots.items():
+            lists[slot.role] += slot.tree.flatten(new[key], StateMismatchError)
+        extra = [new[id(state)] for state in self._extra]
+        return called, States(lists[Role.HIDDEN], lists[Role.OTHER], extra)
+
+
+def _weighted(called: Called, item: Any) -> jax.Array:
+    return jnp.sum(called.loss if item[1] is None else called.loss * item[1])
+
+
+def _length(items: Any) -> int:
+    return int(jax.tree.leaves(items)[0].shape[0])
+
+
+def _row(tree: Any) -> Any:
+    """Steps of several calls, `(calls, steps, ...)`, in one row."""
+    return jax.tree.map(lambda a: a.reshape(a.shape[0] * a.shape[1], *a.shape[2:]), tree)

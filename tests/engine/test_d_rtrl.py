@@ -1,0 +1,80 @@
+"""D-RTRL against the dense oracle: every model of the table, in blocks of every size."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from foretrace.algorithms.d_rtrl import DRTRL
+from online import online_gradient, walked_gradient
+from zoo.solved import BY_NAME, STEPS, loss, solved
+
+BLOCKS = (1, 3, STEPS)  # steps, ragged blocks, the whole sequence of 7 steps
+SOME = [
+    "recurrent LIF",
+    "marked LSTM, fused gates",
+    "marked conv LIF layer",
+    "marked sparse recurrent weights",
+    "marked embedding",
+    "delay line that feeds a neuron",
+    "projection broadcast over a second axis",
+    "inner scan of 40 recurrent sub-steps, the matmul inside",
+]
+
+
+def agree(found: Any, expected: Any) -> None:
+    for one, other in zip(found, expected, strict=True):
+        scale = max(1.0, float(np.max(np.abs(other), initial=0.0)))
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-10, atol=1e-10 * scale)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in BY_NAME])
+def test_equals_the_oracle_in_blocks_of_any_size(name: str) -> None:
+    model = solved(name)
+    for block in BLOCKS:
+        agree(walked_gradient(model.graph, DRTRL(), loss, *model.values, block=block), model.online)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in BY_NAME])
+def test_no_gradient_is_zero_that_is_not_zero_in_bptt(name: str) -> None:
+    model = solved(name)
+    missing = [
+        parameter.name
+        for parameter in model.graph.parameters
+        if not np.any(model.online[parameter.index]) and np.any(model.whole[parameter.index])
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in BY_NAME])
+def test_one_step_equals_bptt(name: str) -> None:
+    model = solved(name)
+    params, hidden, other, inputs = model.values
+    first = (params, hidden, other, inputs[:1])
+
+    def whole(params: Any) -> Any:
+        return loss(model.graph.program(params, hidden, other, inputs[0])[2])
+
+    expected = jax.jit(jax.grad(whole))(list(params))
+    agree(walked_gradient(model.graph, DRTRL(), loss, *first, block=1), expected)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in SOME])
+def test_a_loop_over_blocks_gives_the_same(name: str) -> None:
+    model = solved(name)
+    agree(online_gradient(model.graph, DRTRL(), loss, *model.values, block=3), model.online)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in SOME])
+def test_vmap_over_parameters_and_states(name: str) -> None:
+    model = solved(name)
+    params, hidden, other, inputs = model.values
+    scaled = [jax.numpy.stack([p, 0.9 * p]) for p in params]
+
+    def gradient(params: Any) -> Any:
+        return online_gradient(model.graph, DRTRL(), loss, params, hidden, other, inputs, block=4)
+
+    found = jax.vmap(gradient)(scaled)
+    agree([g[0] for g in found], model.online)
+    agree([g[1] for g in found], gradient([p[1] for p in scaled]))

@@ -1,0 +1,77 @@
+"""D-RTRL of random programs against the dense oracle."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import foretrace as ft
+from foretrace.algorithms.d_rtrl import DRTRL
+from foretrace.engine.plan import make_plan
+from oracle import Oracle
+from online import walked_gradient
+from random_programs import Program, generate
+from zoo.solved import loss
+
+QUICK, SLOW, CHUNK = 60, 2000, 20
+STEPS = 4
+
+
+def values(graph: ft.ETraceGraph, program: Program) -> tuple[Any, Any, Any, Any]:
+    info = graph.module_info
+    hidden, other = info.flatten_state(program.state)
+    drawn = np.random.default_rng(program.seed).normal(size=(STEPS, *np.shape(program.x)))
+    inputs = [info.flatten_inputs(jnp.asarray(x, jnp.asarray(program.x).dtype)) for x in drawn]
+    return info.flatten_params(program.params), hidden, other, inputs
+
+
+def problems(seed: int, blocks: tuple[int, ...]) -> list[str]:
+    """Where the engine and the oracle differ."""
+    program = generate(seed)
+    try:
+        graph = ft.compile_etrace_graph(program.step, program.x, params=program.params, state=program.state)
+    except ft.CompilationError as error:
+        return [] if "no parameters" in str(error) else [f"seed {seed}: {error}"]
+    flat = values(graph, program)
+    # Some operations compute in float32; there the two agree to its rounding.
+    single = any("float32" in str(var.aval) for eqn in graph.program.jaxpr.eqns for var in eqn.outvars)
+    tolerance = 1e-4 if single else 1e-10
+    expected = Oracle(graph, loss).gradient(*flat)
+    said = []
+    for block in (1,) if make_plan(graph).pulls_each_step else blocks:
+        found = walked_gradient(graph, DRTRL(), loss, *flat, block=block)
+        for leaf, one, other in zip(graph.program.params, found, expected, strict=True):
+            scale = max(1.0, float(np.max(np.abs(other), initial=0.0)))
+            error = float(np.max(np.abs(np.asarray(one) - other), initial=0.0)) / scale
+            if not error <= tolerance:
+                said.append(f"seed {seed}, blocks of {block}: {leaf.name} differs by {error:.1e}; {program.operations}")
+    return said
+
+
+@pytest.mark.parametrize("seed", range(QUICK))
+def test_equals_the_oracle(seed: int) -> None:
+    assert not problems(seed, (1, 3))  # single steps, and a block of 3 with one more step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(QUICK, QUICK + SLOW, CHUNK))
+def test_many_equal_the_oracle(first: int) -> None:
+    said = [problem for seed in range(first, first + CHUNK) for problem in problems(seed, (1, STEPS))]
+    jax.clear_caches()
+    assert not said
+
+
+@pytest.mark.parametrize("seed", [5, 21, 34])
+def test_vmap_gives_the_same(seed: int) -> None:
+    program = generate(seed)
+    graph = ft.compile_etrace_graph(program.step, program.x, params=program.params, state=program.state)
+    params, hidden, other, inputs = values(graph, program)
+    stacked = [jnp.stack([p, 0.8 * p]) for p in params]
+
+    def gradient(params: Any) -> Any:
+        return walked_gradient(graph, DRTRL(), loss, params, hidden, other, inputs, block=STEPS)
+
+    for found, *alone in zip(jax.vmap(gradient)(stacked), *(gradient([p[k] for p in stacked]) for k in (0, 1)), strict=True):
+        np.testing.assert_allclose(found, jnp.stack(alone), rtol=1e-10, atol=1e-10)

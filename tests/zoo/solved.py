@@ -1,0 +1,49 @@
+"""A model of the table with its gradients: by the dense oracle and by BPTT, worked out once in a process."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+
+import foretrace as ft
+from oracle import Oracle, bptt
+
+from . import MODELS
+from .compiled import compiled
+from .flat import flat_values
+
+STEPS = 7
+BY_NAME = {model.name: model for model in MODELS}
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What is known of a model over `STEPS` steps.
+
+    Attributes:
+        graph: The compiled model.
+        values: Flat parameters, hidden states, other states, and the inputs of each step.
+        online: The D-RTRL gradient by the dense oracle.
+        whole: The gradient by BPTT.
+    """
+
+    graph: ft.ETraceGraph
+    values: tuple[Any, Any, Any, Any]
+    online: list[Any]
+    whole: list[Any]
+
+
+@functools.cache
+def solved(name: str) -> Solved:
+    """The model of this name, solved."""
+    model = BY_NAME[name]
+    graph, built = compiled(model)
+    values = flat_values(graph, model, built, STEPS)
+    return Solved(graph, values, Oracle(graph, loss).gradient(*values), bptt(graph, loss, *values))
+
+
+def loss(outputs: list[Any]) -> Any:
+    """Any loss does that every output enters."""
+    weights = [jnp.cos(jnp.arange(out.size)).reshape(out.shape) for out in outputs]
+    return sum(jnp.sum(w * out + 0.5 * out**2) for w, out in zip(weights, outputs, strict=True))
