@@ -2,6 +2,13 @@
 
 from foretrace import _precision as _precision  # isort: skip  (before anything that imports brainstate)
 
+from foretrace.algorithms import (
+    ETraceConfig,
+    FixedRandomFeedback,
+    KappaFilter,
+    PresynapticTrace,
+    SyntheticGradient,
+)
 from foretrace.compiler import (
     CompilationReport,
     ETraceGraph,
@@ -14,6 +21,7 @@ from foretrace.compiler import (
 from foretrace.entry import (
     add_hidden_perturbation_from_minfo,
     add_hidden_perturbation_in_module,
+    compile,
     compile_etrace_graph,
     find_hidden_groups_from_minfo,
     find_hidden_groups_from_module,
@@ -25,12 +33,44 @@ from foretrace.errors import (
     ControlFlowError,
     EmptyModelError,
     ExampleInputError,
+    NonFiniteError,
     NoRecurrentStateError,
     NotSupportedError,
     StateMismatchError,
     StateNotInitializedError,
 )
 from foretrace.frontends import FunctionModel, ModuleInfo, extract_module_info
+from foretrace.learners import (
+    DNI,
+    ES_D_RTRL,
+    OSTTP,
+    OTPE,
+    OTTT,
+    RTRL,
+    UORO,
+    Carry,
+    D_RTRL,
+    EligibilityTrace,
+    EProp,
+    ETraceAlgorithm,
+    ETraceGraphExecutor,
+    ETraceVjpAlgorithm,
+    ETraceVjpGraphExecutor,
+    FunctionLearner,
+    Hybrid,
+    HybridDimVjpAlgorithm,
+    IODimVjpAlgorithm,
+    MultiStepData,
+    OSTLFeedforward,
+    OSTLRecurrent,
+    ParamDimVjpAlgorithm,
+    RandomProjectionVjpAlgorithm,
+    SequenceDriverMixin,
+    SingleStepData,
+    SnAp,
+    ThreeFactor,
+    pp_prop,
+)
 from foretrace.ops import (
     ETPPrimitive,
     conv,
@@ -48,6 +88,43 @@ from foretrace.program import CompilationRecord, ControlFlowPolicy, DiagnosticKi
 __version__ = "0.1.0"
 
 __all__ = [
+    # from a model to a learner
+    "compile",
+    "SingleStepData",
+    "MultiStepData",
+    "FunctionLearner",
+    "Carry",
+    "ETraceAlgorithm",
+    "ETraceVjpAlgorithm",
+    "ParamDimVjpAlgorithm",
+    "IODimVjpAlgorithm",
+    "HybridDimVjpAlgorithm",
+    "RandomProjectionVjpAlgorithm",
+    "SequenceDriverMixin",
+    "EligibilityTrace",
+    "ETraceGraphExecutor",
+    "ETraceVjpGraphExecutor",
+    # rules
+    "D_RTRL",
+    "pp_prop",
+    "ES_D_RTRL",
+    "EProp",
+    "OSTLRecurrent",
+    "OSTLFeedforward",
+    "OTTT",
+    "OTPE",
+    "OSTTP",
+    "SnAp",
+    "RTRL",
+    "UORO",
+    "ThreeFactor",
+    "DNI",
+    "Hybrid",
+    "ETraceConfig",
+    "SyntheticGradient",
+    "FixedRandomFeedback",
+    "KappaFilter",
+    "PresynapticTrace",
     # from a model to its graph
     "compile_etrace_graph",
     "extract_module_info",
@@ -93,4 +170,5 @@ __all__ = [
     "EmptyModelError",
     "ExampleInputError",
     "ControlFlowError",
+    "NonFiniteError",
 ]

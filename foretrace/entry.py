@@ -1,15 +1,110 @@
-"""The top: from a model to its graph, whatever kind of model it is.
+"""The top: from a model to its graph and to a learner, whatever kind of model it is.
 
 This module joins the frontends, which know model libraries, to the compiler, which knows step programs alone.
 """
 
 from typing import Any
 
+import brainstate
+
 from foretrace.compiler import ETraceGraph, HiddenGroup, HiddenParamOpRelation, HiddenPerturbation, compile_program
 from foretrace.compiler.graph import Discover
+from foretrace.errors import ExampleInputError, NotSupportedError
 from foretrace.frontends import FunctionModel, ModuleInfo, extract_module_info, trace_model
+from foretrace.learners import ETraceAlgorithm, FunctionLearner, find_rule
 from foretrace.program.control_flow import ControlFlowPolicy
 from foretrace.program.diagnostics import Path
+
+
+def compile(
+    model: Any,
+    algorithm: Any,
+    *example_inputs: Any,
+    params: Any = None,
+    state: Any = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+    verbose: int = 0,
+    vmap: bool = False,
+    **options: Any,
+) -> Any:
+    """Makes a learner: a model with a rule that gives its gradients online.
+
+    Args:
+        model: A `brainstate.nn.Module`, or a function `step(params, state, *inputs) -> (state, out)`.
+        algorithm: A rule by name (`'D_RTRL'`, `'pp_prop'`, ..., in any case), by class, or an `ETraceConfig`.
+        *example_inputs: The inputs of one step; only shapes, dtypes and units matter.
+        params: The parameters of a step function.
+        state: The state of a step function.
+        batch_size: The batch that a module's states are initialised for; None for none.
+        seed: Seeds brainstate's random numbers before a module's states are initialised.
+        verbose: Prints the report, at this level, where it is above 0.
+        vmap: Not offered yet.
+        **options: Options of the rule, and `control_flow`, `discover`, `block`, `vjp_method`; for functions also
+            `window` and `check_finite`.
+
+    Returns:
+        For a module a learner of the rule's class, its states initialised and its graph compiled; for a function a
+        `FunctionLearner`.
+
+    Raises:
+        ValueError: No such rule, or no example input.
+        TypeError: Not a rule, or not an option of it.
+
+    Examples:
+        >>> import brainstate, jax.numpy as jnp
+        >>> import foretrace as ft
+        >>> learner = ft.compile(brainstate.nn.GRUCell(3, 4), "D_RTRL", jnp.ones((2, 3)), batch_size=2)
+        >>> learner(jnp.ones((2, 3))).shape
+        (2, 4)
+    """
+    learner_class, chosen = find_rule(algorithm)
+    if not example_inputs:
+        raise ExampleInputError("No example input was given. Pass the input of one step after the rule.")
+    if vmap:
+        raise NotSupportedError("`vmap=True` is not offered yet: give the model a batch axis with `batch_size`.")
+    if isinstance(model, brainstate.nn.Module):
+        if params is not None or state is not None:
+            raise TypeError(f"{type(model).__name__} holds its own parameters and states: leave out `params`, `state`.")
+        learner: Any = _module_learner(model, learner_class, example_inputs, batch_size, seed, {**chosen, **options})
+    else:
+        learner = _function_learner(model, learner_class, example_inputs, params, state, {**chosen, **options})
+    if verbose:
+        print(learner.graph.explain(verbose))
+    return learner
+
+
+def _module_learner(
+    model: brainstate.nn.Module,
+    learner_class: type[ETraceAlgorithm],
+    inputs: tuple[Any, ...],
+    batch_size: int | None,
+    seed: int | None,
+    options: dict[str, Any],
+) -> ETraceAlgorithm:
+    learner = learner_class(model, **options)
+    if seed is not None:
+        brainstate.random.seed(seed)
+    brainstate.nn.init_all_states(model, **({} if batch_size is None else {"batch_size": batch_size}))
+    learner.compile_graph(*inputs)
+    return learner
+
+
+def _function_learner(
+    step: Any,
+    learner_class: type[ETraceAlgorithm],
+    inputs: tuple[Any, ...],
+    params: Any,
+    state: Any,
+    options: dict[str, Any],
+) -> FunctionLearner:
+    own = {name: options.pop(name) for name in ("block", "window", "check_finite") if name in options}
+    tracing = {name: options.pop(name) for name in ("control_flow", "discover") if name in options}
+    if options.pop("vjp_method", "single-step") == "multi-step" and "window" not in own:
+        raise ValueError("`vjp_method='multi-step'` gives exact credit within windows: say how long with `window=`.")
+    rule = learner_class.make_rule(**options)
+    graph = compile_etrace_graph(step, *inputs, params=params, state=state, **tracing)
+    return FunctionLearner(graph, rule, **own)
 
 
 def compile_etrace_graph(

@@ -19,13 +19,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{layer: BASE | set(PIPELINE[:place]) for place, layer in enumerate(PIPELINE)},
     "frontends": BASE | {"program"},
     "nn": BASE | {"ops"},
-    "entry": BASE | set(PIPELINE) | {"frontends"},
+    "learners": BASE | set(PIPELINE) | {"frontends"},
+    "entry": BASE | set(PIPELINE) | {"frontends", "learners"},
 }
 ABOVE = {"tasks", "viz", "train", "cli"}
 MAY_IMPORT |= {part: set(MAY_IMPORT) | ABOVE | {"__init__"} for part in (*sorted(ABOVE), "__init__")}
 
 MODEL_LIBRARIES = {"brainstate", "brainpy", "brainpy_state", "braintools", "flax", "equinox"}
-MAY_USE_MODELS = {"_precision", "frontends", "nn", "entry", "__init__"} | ABOVE
+MAY_USE_MODELS = {"_precision", "frontends", "nn", "learners", "entry", "__init__"} | ABOVE
 
 UNSTABLE_JAX = ("jax._src", "jax.interpreters", "jax.extend")
 MAY_USE_UNSTABLE_JAX = {"_jax"}
