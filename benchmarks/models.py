@@ -1,16 +1,23 @@
-"""The models that benchmarks compile, written once for every package that marks operators.
+"""The models that benchmarks run, written once for every package that marks operators.
 
-Each builder takes the module `ops` whose `matmul` marks a traced product, so both sides of a comparison run the
-same source: a recurrent layer of brainstate states and parameters with a dense input and a dense recurrence.
+A cell is a pure function of its gates, its states and an input. `Network` makes of it a step function
+`step(params, state, x) -> (state, out)`, and `Recurrent` a brainstate module that runs the same step. Both take the
+module `ops` whose `matmul` marks a traced product, so all sides of a comparison run the same source: a recurrent layer
+with a dense weight over `[input, hidden]` and a bias for each gate, and a linear readout where one is asked for.
 """
 
 from collections.abc import Callable
-from types import ModuleType
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import brainstate
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+Values = dict[str, jax.Array]
+Gate = Callable[[str, jax.Array, jax.Array], jax.Array]
 
 
 @jax.custom_jvp
@@ -25,84 +32,126 @@ def _spike_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[j
     return spike(potential), tangent / (1.0 + 10.0 * jnp.abs(potential)) ** 2
 
 
-def _weight(rng: np.random.Generator, rows: int, columns: int) -> brainstate.ParamState:
-    values = rng.normal(size=(rows, columns)) / np.sqrt(rows)
-    return brainstate.ParamState(jnp.asarray(values, jnp.float32))
+def plain_lif(gate: Gate, state: Values, x: jax.Array) -> tuple[Values, jax.Array]:
+    """Leaky integrate-and-fire neurons with a soft reset: the potential is the one state."""
+    fired = spike(state["v"] - 1.0)
+    v = 0.9 * state["v"] + gate("in", x, fired) - fired
+    return {"v": v}, spike(v - 1.0)
 
 
-class _Recurrent(brainstate.nn.Module):
-    """Weights over `[input, hidden]`, one matrix and one bias per gate, and zero states."""
+def lif(gate: Gate, state: Values, x: jax.Array) -> tuple[Values, jax.Array]:
+    """Leaky integrate-and-fire neurons with an exponential synapse and a soft reset."""
+    fired = spike(state["v"] - 1.0)
+    current = 0.8 * state["current"] + gate("in", x, fired)
+    v = 0.9 * state["v"] + 0.1 * current - fired
+    return {"v": v, "current": current}, spike(v - 1.0)
 
-    gate_names: tuple[str, ...] = ()
-    state_names: tuple[str, ...] = ()
 
-    def __init__(self, ops: ModuleType, inputs: int, units: int, seed: int = 0) -> None:
+def gru(gate: Gate, state: Values, x: jax.Array) -> tuple[Values, jax.Array]:
+    """A gated recurrent unit, its reset applied before the product."""
+    h = state["h"]
+    reset = jax.nn.sigmoid(gate("reset", x, h))
+    keep = jax.nn.sigmoid(gate("update", x, h))
+    candidate = jnp.tanh(gate("candidate", x, reset * h))
+    h = keep * h + (1.0 - keep) * candidate
+    return {"h": h}, h
+
+
+def lstm(gate: Gate, state: Values, x: jax.Array) -> tuple[Values, jax.Array]:
+    """A long short-term memory, one product per gate."""
+    h = state["h"]
+    enter = jax.nn.sigmoid(gate("input", x, h))
+    keep = jax.nn.sigmoid(gate("forget", x, h) + 1.0)
+    candidate = jnp.tanh(gate("cell", x, h))
+    leave = jax.nn.sigmoid(gate("output", x, h))
+    c = keep * state["c"] + enter * candidate
+    h = leave * jnp.tanh(c)
+    return {"h": h, "c": c}, h
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell with the names of its gates and states."""
+
+    step: Callable[[Gate, Values, jax.Array], tuple[Values, jax.Array]]
+    gates: tuple[str, ...]
+    states: tuple[str, ...]
+
+
+MODELS: dict[str, Cell] = {
+    "PlainLIF": Cell(plain_lif, ("in",), ("v",)),
+    "LIF": Cell(lif, ("in",), ("v", "current")),
+    "GRU": Cell(gru, ("reset", "update", "candidate"), ("h",)),
+    "LSTM": Cell(lstm, ("input", "forget", "cell", "output"), ("h", "c")),
+}
+
+plain = SimpleNamespace(matmul=lambda x, weight, bias: x @ weight + bias)
+"""Unmarked operators: the same model without any package."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A cell of a size, with a linear readout where `outputs` is not 0, as a step function."""
+
+    ops: Any
+    cell: Cell
+    inputs: int
+    units: int
+    outputs: int = 0
+
+    def params(self, seed: int = 0) -> Values:
+        rng, values = np.random.default_rng(seed), {}
+        shapes = dict.fromkeys(self.cell.gates, (self.inputs + self.units, self.units))
+        if self.outputs:
+            shapes["readout"] = (self.units, self.outputs)
+        for name, (rows, columns) in shapes.items():
+            weight = rng.normal(size=(rows, columns)) / np.sqrt(rows)
+            values[f"w_{name}"] = jnp.asarray(weight, jnp.float32)
+            values[f"b_{name}"] = jnp.zeros(columns, jnp.float32)
+        return values
+
+    def state(self, batch: int) -> Values:
+        return {name: jnp.zeros((batch, self.units), jnp.float32) for name in self.cell.states}
+
+    def step(self, params: Values, state: Values, x: jax.Array) -> tuple[Values, jax.Array]:
+        def product(name: str, value: jax.Array) -> jax.Array:
+            return self.ops.matmul(value, params[f"w_{name}"], params[f"b_{name}"])
+
+        def gate(name: str, x: jax.Array, hidden: jax.Array) -> jax.Array:
+            return product(name, jnp.concatenate([x, hidden], axis=-1))
+
+        state, out = self.cell.step(gate, state, x)
+        return state, product("readout", out) if self.outputs else out
+
+
+class Recurrent(brainstate.nn.Module):
+    """A network whose parameters and states are those of brainstate."""
+
+    def __init__(self, network: Network) -> None:
         super().__init__()
-        self.ops, self.units = ops, units
-        rng = np.random.default_rng(seed)
-        for gate in self.gate_names:
-            setattr(self, f"w_{gate}", _weight(rng, inputs + units, units))
-            setattr(self, f"b_{gate}", brainstate.ParamState(jnp.zeros(units, jnp.float32)))
+        self.network = network
+        values = network.params()
+        self.param_names = tuple(values)
+        for name, value in values.items():
+            setattr(self, name, brainstate.ParamState(value))
 
     def init_state(self, batch_size: int, **_: object) -> None:
-        for name in self.state_names:
-            setattr(self, name, brainstate.HiddenState(jnp.zeros((batch_size, self.units), jnp.float32)))
-
-    def gate(self, name: str, x: jax.Array, hidden: jax.Array) -> jax.Array:
-        joined = jnp.concatenate([x, hidden], axis=-1)
-        return self.ops.matmul(joined, getattr(self, f"w_{name}").value, getattr(self, f"b_{name}").value)
-
-
-class LIF(_Recurrent):
-    """Leaky integrate-and-fire neurons with an exponential synapse and a soft reset."""
-
-    gate_names = ("in",)
-    state_names = ("v", "current")
+        for name, value in self.network.state(batch_size).items():
+            setattr(self, name, brainstate.HiddenState(value))
 
     def update(self, x: jax.Array) -> jax.Array:
-        fired = spike(self.v.value - 1.0)
-        self.current.value = 0.8 * self.current.value + self.gate("in", x, fired)
-        self.v.value = 0.9 * self.v.value + 0.1 * self.current.value - fired
-        return spike(self.v.value - 1.0)
+        params = {name: getattr(self, name).value for name in self.param_names}
+        state = {name: getattr(self, name).value for name in self.network.cell.states}
+        state, out = self.network.step(params, state, x)
+        for name, value in state.items():
+            getattr(self, name).value = value
+        return out
 
 
-class GRU(_Recurrent):
-    """A gated recurrent unit, its reset applied before the product."""
-
-    gate_names = ("reset", "update", "candidate")
-    state_names = ("h",)
-
-    def update(self, x: jax.Array) -> jax.Array:
-        h = self.h.value
-        reset = jax.nn.sigmoid(self.gate("reset", x, h))
-        keep = jax.nn.sigmoid(self.gate("update", x, h))
-        candidate = jnp.tanh(self.gate("candidate", x, reset * h))
-        self.h.value = keep * h + (1.0 - keep) * candidate
-        return self.h.value
-
-
-class LSTM(_Recurrent):
-    """A long short-term memory, one product per gate."""
-
-    gate_names = ("input", "forget", "cell", "output")
-    state_names = ("h", "c")
-
-    def update(self, x: jax.Array) -> jax.Array:
-        h = self.h.value
-        enter = jax.nn.sigmoid(self.gate("input", x, h))
-        keep = jax.nn.sigmoid(self.gate("forget", x, h) + 1.0)
-        candidate = jnp.tanh(self.gate("cell", x, h))
-        leave = jax.nn.sigmoid(self.gate("output", x, h))
-        self.c.value = keep * self.c.value + enter * candidate
-        self.h.value = leave * jnp.tanh(self.c.value)
-        return self.h.value
-
-
-MODELS: dict[str, Callable[..., brainstate.nn.Module]] = {"LIF": LIF, "GRU": GRU, "LSTM": LSTM}
-
-
-def build(ops: ModuleType, name: str, inputs: int, units: int, batch: int) -> tuple[brainstate.nn.Module, jax.Array]:
+def build(
+    ops: Any, name: str, inputs: int, units: int, batch: int, outputs: int = 0
+) -> tuple[brainstate.nn.Module, jax.Array]:
     """The named model with its states initialised, and an input that fits it."""
-    model = MODELS[name](ops, inputs, units)
+    model = Recurrent(Network(ops, MODELS[name], inputs, units, outputs))
     brainstate.nn.init_all_states(model, batch_size=batch)
     return model, jnp.ones((batch, inputs), jnp.float32)

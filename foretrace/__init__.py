@@ -41,6 +41,7 @@ from foretrace.errors import (
 )
 from foretrace.frontends import FunctionModel, ModuleInfo, extract_module_info
 from foretrace.learners import (
+    D_RTRL,
     DNI,
     ES_D_RTRL,
     OSTTP,
@@ -49,7 +50,7 @@ from foretrace.learners import (
     RTRL,
     UORO,
     Carry,
-    D_RTRL,
+    ComparedGradient,
     EligibilityTrace,
     EProp,
     ETraceAlgorithm,
@@ -57,6 +58,8 @@ from foretrace.learners import (
     ETraceVjpAlgorithm,
     ETraceVjpGraphExecutor,
     FunctionLearner,
+    GradExpon,
+    GradientComparison,
     Hybrid,
     HybridDimVjpAlgorithm,
     IODimVjpAlgorithm,
@@ -69,7 +72,9 @@ from foretrace.learners import (
     SingleStepData,
     SnAp,
     ThreeFactor,
+    compare_gradients,
     pp_prop,
+    train_synthetic_gradient,
 )
 from foretrace.ops import (
     ETPPrimitive,
@@ -90,6 +95,9 @@ __version__ = "0.1.0"
 __all__ = [
     # from a model to a learner
     "compile",
+    "compare_gradients",
+    "GradientComparison",
+    "ComparedGradient",
     "SingleStepData",
     "MultiStepData",
     "FunctionLearner",
@@ -122,6 +130,8 @@ __all__ = [
     "Hybrid",
     "ETraceConfig",
     "SyntheticGradient",
+    "train_synthetic_gradient",
+    "GradExpon",
     "FixedRandomFeedback",
     "KappaFilter",
     "PresynapticTrace",

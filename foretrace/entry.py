@@ -40,8 +40,8 @@ def compile(
         seed: Seeds brainstate's random numbers before a module's states are initialised.
         verbose: Prints the report, at this level, where it is above 0.
         vmap: Not offered yet.
-        **options: Options of the rule, and `control_flow`, `discover`, `block`, `vjp_method`; for functions also
-            `window` and `check_finite`.
+        **options: Options of the rule, and `control_flow`, `discover`, `block`, `vjp_method`, `check_finite`; for
+            functions also `window`.
 
     Returns:
         For a module a learner of the rule's class, its states initialised and its graph compiled; for a function a
@@ -98,6 +98,7 @@ def _function_learner(
     state: Any,
     options: dict[str, Any],
 ) -> FunctionLearner:
+    options.pop("fast_solve", None)  # every solution is the fast one
     own = {name: options.pop(name) for name in ("block", "window", "check_finite") if name in options}
     tracing = {name: options.pop(name) for name in ("control_flow", "discover") if name in options}
     if options.pop("vjp_method", "single-step") == "multi-step" and "window" not in own:

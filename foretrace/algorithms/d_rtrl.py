@@ -11,7 +11,7 @@ from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.plan import Plan
 from foretrace.engine.rule import Block, Rule
 from foretrace.engine.sweep import credit
-from foretrace.engine.traces import Trace, advance, contract, zero_trace
+from foretrace.engine.traces import Trace, advance_all, contract, zero_trace
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,15 @@ class DRTRL(Rule):
     ) -> tuple[list[jax.Array] | None, Any]:
         lin = Linearised(plan, plan.weights(params), block.steps)
         transitions = self.transitions(lin)
-        after = self.carry(lin, transitions, trace)
         cotangents = self.cotangents(plan, block)
         if cotangents is None:
-            return None, after
+            return None, self.carry(lin, transitions, trace)
         gradients = self.gradients(lin, transitions, block, cotangents, trace)
-        return plan.pull_back(params, gradients), after
+        return plan.pull_back(params, gradients), self.carry(lin, transitions, trace)
 
     def carry(self, lin: Linearised, transitions: Sequence[jax.Array], trace: Any) -> Any:
         """The trace after a block."""
-        both = zip(lin.plan.links, trace, strict=True)
-        return [advance(link, lin, transitions[link.group.index], e) for link, e in both]
+        return advance_all(lin, transitions, trace)
 
     def gradients(
         self, lin: Linearised, transitions: Sequence[jax.Array], block: Block, cotangents: Cotangents, trace: Any

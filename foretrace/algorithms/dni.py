@@ -115,6 +115,13 @@ class DNI(Rule):
         """Zero: nothing is kept of the past."""
         return [jnp.zeros(jnp.shape(p), jnp.result_type(p)) for p in params]
 
+    def foretold(self, plan: Plan, trace: Any, hidden: Sequence[jax.Array]) -> list[jax.Array] | None:
+        """What the synthesiser says of the states at the end of a window."""
+        if self.synthesizer is None:
+            return None
+        found = foretell(plan, self.synthesizer, trace["synthesizer"], [value[None] for value in hidden])
+        return [value[0] for value in found]
+
 
 def foretell(plan: Plan, synthesizer: Any, params: Any, hidden: Sequence[jax.Array]) -> list[jax.Array]:
     """What later losses will ask of the hidden states after each of some steps, one array for each state."""
@@ -171,10 +178,11 @@ def train_synthetic_gradient(
     optimizer: Optimizer | None = None,
     lr: float = 0.01,
     epochs: int = 1,
+    chunk_size: int = 1,
     ends: bool = False,
     key: Any = 0,
 ) -> tuple[Any, jax.Array]:
-    """Fits a synthesiser to what one more step tells of the future, over one sequence.
+    """Fits a synthesiser to what one more step, or a window of them, tells of the future, over one sequence.
 
     Args:
         plan: The plan of the model.
@@ -187,6 +195,7 @@ def train_synthetic_gradient(
         optimizer: An optax transformation; by default plain descent.
         lr: The learning rate of plain descent.
         epochs: Updates, each on all steps of the sequence.
+        chunk_size: Steps of the window behind whose end the future is the synthesiser's own answer.
         ends: Whether no loss follows the sequence, so that the target after its last step is zero. Otherwise that
             step has no target.
         key: For the parameters of the synthesiser.
@@ -195,8 +204,9 @@ def train_synthetic_gradient(
         The synthesiser's parameters, and its error (half the squared distance to the targets, by step) before each
         update.
     """
-    if epochs < 1:
-        raise ValueError(f"`epochs` counts updates and is at least 1, not {epochs!r}.")
+    for name, count in (("epochs", epochs), ("chunk_size", chunk_size)):
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"`{name}` is a whole number from 1 on, not {count!r}.")
     ran = forward(params, states, items)
     if ran.cotangents is None:
         raise ValueError("A synthesiser learns from losses, and the sequence brought none.")
@@ -205,8 +215,8 @@ def train_synthetic_gradient(
     chosen: Optimizer = _Descent(lr) if optimizer is None else optimizer
     start = synthesizer.init(key, plan) if synthesizer_params is None else synthesizer_params
 
-    def error(own: Any, foretold: Sequence[jax.Array]) -> jax.Array:
-        targets = _one_step_back(plan, weights, ran.steps, ran.cotangents, foretold)
+    def error(own: Any, foretold: list[jax.Array]) -> jax.Array:
+        targets = _back(plan, weights, ran.steps, ran.cotangents, foretold, chunk_size)
         answers = foretell(plan, synthesizer, own, ran.steps.hidden)
         misses = [a - b for a, b in zip(answers, targets, strict=True)]
         if ends:
@@ -224,11 +234,31 @@ def train_synthetic_gradient(
     return trained, errors
 
 
+def _back(
+    plan: Plan, weights: Sequence[Any], steps: Step, cotangents: Any, foretold: list[jax.Array], chunk_size: int
+) -> list[jax.Array]:
+    """What each step's loss and what follows it ask of the states from which the step starts.
+
+    What follows is what is foretold at the end of the step's window, and the losses between.
+    """
+    length = foretold[0].shape[0]
+    if chunk_size == 1:
+        return _one_step_back(plan, weights, steps, cotangents, foretold)
+
+    def one(asked: Any, item: Any) -> Any:
+        step, foretold, is_last = jax.tree.map(lambda a: a[None], item)
+        later = [jnp.where(is_last[0], a, b[None]) for a, b in zip(foretold, asked, strict=True)]
+        found = [value[0] for value in _one_step_back(plan, weights, step[0], step[1], later)]
+        return found, found
+
+    is_last = (jnp.arange(length) % chunk_size == chunk_size - 1).at[-1].set(True)
+    begin = [jnp.zeros_like(value[0]) for value in foretold]
+    return jax.lax.scan(one, begin, ((steps, cotangents), foretold, is_last), reverse=True)[1]
+
+
 def _one_step_back(
     plan: Plan, weights: Sequence[Any], steps: Step, cotangents: Any, foretold: Sequence[jax.Array]
 ) -> list[jax.Array]:
-    """What each step's loss and what follows it ask of the states from which the step starts."""
-
     def run(hidden: Any) -> Any:
         def one(step: Step, old: Any) -> Any:
             new, _, outputs, _ = run_forward(plan, weights, Step(old, step.other, step.inputs, []))

@@ -20,6 +20,7 @@ class PPProp(FactoredRule):
             pair of these, for what enters an operator and for what its output does to the states.
 
     Example:
+        >>> from foretrace.algorithms import PPProp
         >>> PPProp(decay_or_rank=(3, 0.9)).decays
         Decays(entered=0.5, effect=0.9)
     """

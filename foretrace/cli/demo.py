@@ -1,68 +1,102 @@
-"""A first look: a recurrent network of adaptive spiking neurons, compiled and explained.
+"""A first look: a recurrent network of adaptive spiking neurons, compiled, explained, and trained online.
 
-`python -m foretrace.cli.demo` builds one step of an ALIF network as a plain JAX function, compiles it, prints the step
-and the report, and draws the graph. Nothing in the model is marked: the compiler finds every weight by itself.
+`python -m foretrace.cli.demo` compiles one step of the network, a plain JAX function in which nothing is marked, and
+prints what the compiler found. Then it trains the network to recall a cue after a delay, once online with D-RTRL and
+once by backpropagation through time, from the same weights on the same sequences, and compares the two.
 """
 
 import argparse
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from foretrace.compiler import ETraceGraph
-from foretrace.entry import compile_etrace_graph
+from foretrace.cli.figure import draw
+from foretrace.cli.network import (
+    CUE,
+    DELAY,
+    INPUTS,
+    NEURONS,
+    RECALL,
+    Params,
+    make_params,
+    make_sequences,
+    make_state,
+    step,
+)
+from foretrace.cli.training import (
+    Gradient,
+    Progress,
+    bptt_gradient,
+    cosine,
+    evaluate,
+    online_gradient,
+    train,
+    working_memory,
+)
+from foretrace.entry import compile
+from foretrace.learners import FunctionLearner
 
-BATCH, INPUTS, NEURONS, OUTPUTS = 16, 40, 100, 2
+BATCH, UPDATES, RATE = 32, 60, 1.5e-3
+HELD_OUT = 256
+LENGTHS = (1_000, 10_000)
 PICTURE = "foretrace_demo.svg"
+ONLINE, BPTT = "online (D-RTRL)", "BPTT"
 
 
-@jax.custom_jvp
-def spike(potential: jax.Array) -> jax.Array:
-    """One where the potential is above zero."""
-    return (potential > 0).astype(potential.dtype)
-
-
-@spike.defjvp
-def _spike_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    (potential,), (tangent,) = primals, tangents
-    surrogate = 0.3 * jnp.maximum(0.0, 1.0 - jnp.abs(potential))
-    return spike(potential), surrogate * tangent
-
-
-def step(params: dict[str, jax.Array], state: dict[str, jax.Array], x: jax.Array) -> tuple[Any, jax.Array]:
-    """One millisecond of adaptive leaky integrate-and-fire neurons with a readout."""
-    v, a = state["v"], state["a"]
-    spikes = spike(v - 1.0 - 1.6 * a)
-    current = x @ params["w_in"] + spikes @ params["w_rec"]
-    v = jnp.exp(-1.0 / params["tau_v"]) * v + current - spikes
-    a = jnp.exp(-1.0 / params["tau_a"]) * a + spikes
-    return {"v": v, "a": a}, spike(v - 1.0 - 1.6 * a) @ params["w_out"]
-
-
-def compile_demo() -> ETraceGraph:
-    """Builds the network and compiles it.
+def compile_demo() -> tuple[FunctionLearner, Params]:
+    """Builds the network and a learner for it.
 
     Returns:
-        The graph of the network.
+        The learner, and the parameters to start from.
 
     Examples:
-        >>> [parameter.name for parameter in compile_demo().parameters]
+        >>> learner, _ = compile_demo()
+        >>> [parameter.name for parameter in learner.graph.parameters]
         ['tau_a', 'tau_v', 'w_in', 'w_out', 'w_rec']
     """
-    keys = jax.random.split(jax.random.key(0), 3)
-    params = {
-        "w_in": jax.random.normal(keys[0], (INPUTS, NEURONS)) / INPUTS**0.5,
-        "w_rec": jax.random.normal(keys[1], (NEURONS, NEURONS)) / NEURONS**0.5,
-        "w_out": jax.random.normal(keys[2], (NEURONS, OUTPUTS)) / NEURONS**0.5,
-        "tau_v": jnp.full(NEURONS, 20.0),
-        "tau_a": jnp.full(NEURONS, 200.0),
-    }
-    state = {name: jnp.zeros((BATCH, NEURONS)) for name in ("v", "a")}
-    return compile_etrace_graph(step, jnp.zeros((BATCH, INPUTS)), params=params, state=state)
+    params = make_params(jax.random.key(0))
+    learner = compile(step, "D_RTRL", jnp.zeros((BATCH, INPUTS)), params=params, state=make_state(BATCH))
+    return learner, params
+
+
+def run_training(name: str, gradient: Gradient, params: Params, updates: int) -> list[Progress]:
+    """Trains, and prints how it goes about ten times: the loss on fresh sequences, and the time."""
+    print(f"\n{name}: {updates} updates, {BATCH} sequences each; the first is compiled", flush=True)
+    start, steps = time.perf_counter(), []
+    for progress in train(gradient, params, updates=updates, batch=BATCH, rate=RATE, seed=1):
+        steps.append(progress)
+        if len(steps) % max(1, updates // 10) == 0 or len(steps) in (1, updates):
+            spent = time.perf_counter() - start
+            print(f"  update {len(steps):3d}   loss {progress.loss:.3f}   {spent:5.1f} s", flush=True)
+    return steps
+
+
+def print_results(gradients: dict[str, Gradient], trained: dict[str, list[Progress]], params: Params) -> None:
+    """Prints how both networks do on sequences that they have not seen, and how close the gradients are."""
+    held_out = make_sequences(jax.random.key(2), HELD_OUT)
+    rows = [("before training", params), *((name, steps[-1].params) for name, steps in trained.items())]
+    print(f"\nAt recall, on {HELD_OUT} new sequences; and the cosine of the online gradient to that of BPTT:\n")
+    print(f"  {'':<16}  {'loss':>6}  {'accuracy':>8}  {'cosine':>8}")
+    batch = make_sequences(jax.random.key(4), BATCH)
+    for name, values in rows:
+        score = evaluate(values, held_out)
+        online, exact = (jax.jit(gradients[kind])(values, batch)[1] for kind in (ONLINE, BPTT))
+        print(f"  {name:<16}  {score.loss:6.3f}  {score.accuracy:8.1%}  {cosine(online, exact):8.4f}")
+
+
+def print_memory(gradients: dict[str, Gradient], params: Params) -> None:
+    """Prints what a gradient of longer sequences would take, as XLA plans it; nothing is run."""
+    print("\nMemory of one gradient beside its inputs, by the length of the sequence:\n")
+    print(f"  {'':<16}" + "".join(f"  {f'{length:,} steps':>13}" for length in LENGTHS))
+    for name, gradient in gradients.items():
+        found = [working_memory(gradient, params, BATCH, length) for length in LENGTHS]
+        words = ["unknown" if size is None else f"{size / 1e6:,.0f} MB" for size in found]
+        print(f"  {name:<16}" + "".join(f"  {word:>13}" for word in words))
+    print("  (What grows online is one copy of the inputs; a stream that is fed in pieces has none.)")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -73,22 +107,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(
         prog="python -m foretrace.cli.demo",
-        description="Compile a recurrent spiking network, say what an online rule can learn in it, and draw it.",
+        description="Compile a recurrent spiking network, train it online beside BPTT, and draw how it went.",
     )
     parser.add_argument("--output", type=Path, default=Path(), metavar="DIR", help="folder of the picture (default: .)")
-    folder: Path = parser.parse_args(arguments).output
+    parser.add_argument("--quick", action="store_true", help="a few updates only, and no look at memory")
+    options = parser.parse_args(arguments)
+    folder: Path = options.output
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         parser.error(f"cannot write into the folder `{folder}`; name one that exists with --output DIR")
-    graph = compile_demo()
+    learner, params = compile_demo()
     print("One step of the model, as the compiler sees it:\n")
-    print(graph.to_code())
+    print(learner.graph.to_code())
     print("\nWhat it found:\n")
-    print(graph.explain(level=2))
+    print(learner.graph.explain(level=2))
+    print(
+        f"\nThe task: recall a cue of {CUE} steps after a delay of {DELAY}, for {RECALL} steps. {NEURONS} neurons; "
+        "same weights, same sequences for both."
+    )
+    gradients: dict[str, Gradient] = {ONLINE: online_gradient(learner), BPTT: bptt_gradient}
+    updates = 3 if options.quick else UPDATES
+    trained = {name: run_training(name, gradient, params, updates) for name, gradient in gradients.items()}
+    print_results(gradients, trained, params)
+    if not options.quick:
+        print_memory(gradients, params)
     picture = folder / PICTURE
     try:
-        graph.show_graph(picture)
+        draw(picture, {name: [p.loss for p in steps] for name, steps in trained.items()}, trained[ONLINE][-1].params)
     except ImportError as error:
-        print(f"\nNo picture: {error}")
+        print(f"\nNo picture ({error}): pip install 'foretrace[viz]'")
     else:
         print(f"\nThe picture is in {picture}")
 

@@ -12,8 +12,8 @@ import numpy as np
 from foretrace.engine.plan import Plan
 from foretrace.engine.rule import Rule
 
-SMALLEST_BUDGET = 64 * 2**20
-LARGEST_BLOCK = 128
+SMALLEST_BUDGET = 256 * 2**20
+LARGEST_BLOCK = 200
 
 
 def default_block(plan: Plan, rule: Rule, budget: int | None = None) -> int:
@@ -22,10 +22,10 @@ def default_block(plan: Plan, rule: Rule, budget: int | None = None) -> int:
     Args:
         plan: The plan of a model.
         rule: The rule, whose traces are measured.
-        budget: Bytes that the arrays of a block may take; by default as much as the traces, and at least 64 MiB.
+        budget: Bytes that the arrays of a block may take; by default as much as the traces, and at least 256 MiB.
 
     Returns:
-        A number of steps from 1 to 128.
+        A number of steps from 1 to 200.
     """
     available = max(SMALLEST_BUDGET, trace_bytes(plan, rule)) if budget is None else budget
     return int(min(LARGEST_BLOCK, max(1, available // max(1, step_bytes(plan)))))
@@ -53,7 +53,8 @@ def step_bytes(plan: Plan) -> int:
         whole = sum(_bytes(var.aval) for var in group.hidden_outvars)
         total += whole * (3 + 2 * group.num_state)
     for link in plan.links:
-        total += (len(link.slots) * link.places.width + 1) * _bytes(link.y_var.aval)
+        entering = len(link.slots) * link.places.width + 1
+        total += entering * _bytes(link.y_var.aval) + link.edges.data_size * link.y_var.aval.dtype.itemsize
     return total
 
 

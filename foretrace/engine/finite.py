@@ -25,23 +25,28 @@ def finite_flags(steps: Step, outputs: Sequence[Any], losses: Any) -> jax.Array:
     return jnp.stack([_finite_by_step(value) for value in values], axis=1)
 
 
-def require_finite(plan: Plan, params: Sequence[Any], flags: jax.Array, final: Sequence[Any]) -> None:
+def parameter_flags(params: Sequence[Any], steps: int) -> jax.Array:
+    """For each of some steps under the same parameters, whether each parameter is finite: `(K, parameters)`."""
+    flags = jnp.stack([jnp.all(jnp.isfinite(p)) for p in params])
+    return jnp.broadcast_to(flags, (steps, *flags.shape))
+
+
+def require_finite(plan: Plan, params: jax.Array, flags: jax.Array, final: Sequence[Any]) -> None:
     """Raises `NonFiniteError` if anything of a run is not finite.
 
     Under `jit` the error is raised when the computation runs, as JAX reports errors of callbacks.
 
     Args:
         plan: The plan.
-        params: The parameters.
+        params: From `parameter_flags`, for all steps, or for one where parameters stay as they are.
         flags: From `finite_flags`, for all steps.
         final: The hidden states after the last step.
     """
-    before = jnp.stack([jnp.all(jnp.isfinite(p)) for p in params])
     after = jnp.stack([jnp.all(jnp.isfinite(h)) for h in final])
-    if any(isinstance(value, jax.core.Tracer) for value in (before, flags, after)):
-        jax.debug.callback(lambda *found: _report(plan, *map(np.asarray, found)), before, flags, after)
+    if any(isinstance(value, jax.core.Tracer) for value in (params, flags, after)):
+        jax.debug.callback(lambda *found: _report(plan, *map(np.asarray, found)), params, flags, after)
     else:
-        _report(plan, np.asarray(before), np.asarray(flags), np.asarray(after))
+        _report(plan, np.asarray(params), np.asarray(flags), np.asarray(after))
 
 
 def _finite_by_step(value: jax.Array) -> jax.Array:
@@ -56,7 +61,8 @@ def _report(plan: Plan, params: np.ndarray, flags: np.ndarray, final: np.ndarray
         return
     step, _, kind, name = min(found)
     if kind == PARAMETER:
-        raise NonFiniteError(f"Parameter `{name}` is not finite. Lower the learning rate, or clip gradients.")
+        when = f" from step {step} on, counted from 0, after an update" if step > 0 else ""
+        raise NonFiniteError(f"Parameter `{name}` is not finite{when}. Lower the learning rate, or clip gradients.")
     if kind == STATE and step < 0:
         raise NonFiniteError(f"State `{name}` is not finite before the first step. Check the initial state.")
     subject = kind if kind == LOSS else f"{kind} `{name}`"
@@ -70,7 +76,11 @@ def _appearances(
 ) -> list[tuple[int, int, str, str]]:
     """Where each array first is not finite, as `(step, order within the step, kind, name)`."""
     program = plan.program
-    found = [(-2, 0, PARAMETER, leaf.name) for leaf, good in zip(program.params, params, strict=True) if not good]
+    found = []
+    for leaf, column in zip(program.params, params.T, strict=True):
+        if not column.all():
+            first = int(np.argmin(column))
+            found.append((first if first else -2, -1, PARAMETER, leaf.name))
     arrays = [
         *((INPUT, 0, leaf.name) for leaf in program.inputs),
         *((STATE, 1, leaf.name) for leaf in program.hidden),

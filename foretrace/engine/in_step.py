@@ -6,7 +6,6 @@ from typing import Any
 import jax
 
 from foretrace._jax import Var
-from foretrace.engine.edges.sparse import Sparse
 from foretrace.engine.linearise import Linearised, Signals
 from foretrace.engine.plan import Plan
 
@@ -51,9 +50,7 @@ def in_step_gradient(
     """
     gradients = list(signals.weights)
     further: dict[Any, jax.Array] = {}
-    edges: dict[Any, Any] = {}
     for link, part in zip(plan.links, history, strict=True):
-        edges[link.weight.var, link.y_var] = link
         if part is not None:
             key = (link.weight.var, link.y_var)
             further[key] = further[key] + part if key in further else part
@@ -63,11 +60,11 @@ def in_step_gradient(
         for weight in occurrence.weights:
             part = further.pop((weight.var, occurrence.y_var), None)
             total = own if part is None else own + part
-            link = edges.get((weight.var, occurrence.y_var))
-            if link is not None and isinstance(link.edges, Sparse):
-                found = link.edges.gradient(lin.data(link), total)
-            else:
+            edges = plan.products.get((occurrence.y_var, weight.var))
+            if edges is None:
                 found = lin.operator_gradient(occurrence, weight.index, total)
+            else:
+                found = edges.gradient(lin.over_steps(edges.data, occurrence.eqn.invars), total)
             add_at(gradients, plan.weight_vars.index(weight.var), found)
     for (var, _), part in further.items():  # elementwise: y is the weight itself
         add_at(gradients, plan.weight_vars.index(var), part.sum(axis=0))

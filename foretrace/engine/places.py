@@ -108,7 +108,9 @@ class Places:
     def _empty(self, new: int, old: int) -> bool:
         return self.group.positions.blocks[new][old].is_empty
 
-    def _moved(self, trace: jax.Array, transition: jax.Array, i: int, j: int, spread: Callable[[Any], Any]) -> jax.Array:
+    def _moved(
+        self, trace: jax.Array, transition: jax.Array, i: int, j: int, spread: Callable[[Any], Any]
+    ) -> jax.Array:
         product = spread(self.at(transition[..., i, j])) * trace
         if not self.moves:
             return product
@@ -165,5 +167,7 @@ def _orbits(group: HiddenGroup, reach: Reach) -> np.ndarray:
 def _closure(group: HiddenGroup) -> np.ndarray:
     """Which slot depends on which, itself always, after any number of steps."""
     count = group.num_state
-    direct = np.array([[not block.is_empty for block in row] for row in group.positions.blocks]) | np.eye(count, dtype=bool)
+    direct = np.array([[not block.is_empty for block in row] for row in group.positions.blocks]) | np.eye(
+        count, dtype=bool
+    )
     return np.linalg.matrix_power(direct.astype(int), max(count - 1, 1)) > 0

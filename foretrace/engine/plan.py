@@ -7,7 +7,7 @@ the parameters once for a block of steps, gradients are gathered for them, and p
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from foretrace.compiler.relations import HiddenParamOpRelation
 from foretrace.compiler.structure import Known
 from foretrace.compiler.values import Made
 from foretrace.engine.axons import Axon, find_axon
-from foretrace.engine.edges import Edges, edges_for
+from foretrace.engine.edges import Bilinear, Edges, Sparse, edges_for, structured_edges
 from foretrace.engine.places import Places, places_for
 from foretrace.program.records import StepProgram
 
@@ -84,6 +84,7 @@ class Plan:
         mark_vars: Values made of parameters that have no derivative, such as signs and comparisons.
         weights_jaxpr: From the parameters to these values, the weights first.
         linear: The linear occurrences, by the equation where they stand.
+        products: For each weight of a linear occurrence that is a plain product, by `y` and weight, its edges.
         links: The traces to keep.
         apart: Groups whose partial derivatives need an evaluation of their own, because a new state of the group
             feeds another within the step, or because an output reads the past beside the new states.
@@ -97,6 +98,7 @@ class Plan:
     mark_vars: tuple[Var, ...] = field(repr=False)
     weights_jaxpr: Jaxpr = field(repr=False)
     linear: dict[int, Occurrence] = field(repr=False)
+    products: dict[tuple[Var, Var], Edges] = field(repr=False)
     links: tuple[Link, ...] = field(repr=False)
     apart: tuple[HiddenGroup, ...] = field(repr=False)
     bypassed: frozenset[int]
@@ -165,13 +167,15 @@ def make_plan(graph: ETraceGraph) -> Plan:
     weight_vars = tuple(var for var in made if is_float(var.aval))
     mark_vars = tuple(var for var in made if not is_float(var.aval))
     linear = {id(o.eqn): o for o in graph.occurrences if o.kind is OccurrenceKind.LINEAR}
-    links = _links(graph, weight_vars)
+    known = Known(graph.values.data_jaxpr, graph.program.consts)
+    links = _links(graph, weight_vars, known)
     return Plan(
         graph=graph,
         weight_vars=weight_vars,
         mark_vars=mark_vars,
         weights_jaxpr=_weights_jaxpr(graph.program, [*weight_vars, *mark_vars]),
         linear=linear,
+        products=_products(linear.values(), known),
         links=links,
         apart=tuple(g for g in graph.hidden_groups if _is_coupled(graph, g) or _is_bypassed(graph, g)),
         bypassed=frozenset(g.index for g in graph.hidden_groups if _is_bypassed(graph, g)),
@@ -197,9 +201,14 @@ def _weights_jaxpr(program: StepProgram, weight_vars: Sequence[Var]) -> Jaxpr:
     return new_jaxpr(program.jaxpr.constvars, program.param_invars, weight_vars, kept[::-1])
 
 
-def _links(graph: ETraceGraph, weight_vars: Sequence[Var]) -> tuple[Link, ...]:
+def _products(linear: Iterable[Occurrence], known: Known) -> dict[tuple[Var, Var], Edges]:
+    found = {(o.y_var, weight.var): structured_edges(o, weight, known) for o in linear for weight in o.weights}
+    # The transposes of convolutions and lookups need neither patches nor one-hot vectors: those are left to JAX.
+    return {key: edges for key, edges in found.items() if edges is not None and type(edges) in (Bilinear, Sparse)}
+
+
+def _links(graph: ETraceGraph, weight_vars: Sequence[Var], known: Known) -> tuple[Link, ...]:
     links: list[Link] = []
-    known = Known(graph.values.data_jaxpr, graph.program.consts)
     for relation in graph.hidden_param_op_relations:
         parts = zip(relation.hidden_groups, relation.reaches, relation.y_to_hidden_group_jaxprs, strict=True)
         reached = [
@@ -230,7 +239,9 @@ def _reached(jaxpr: Jaxpr, sources: Sequence[Atom], barrier: Sequence[Atom] = ()
     reached: set[Atom] = {s for s in sources if s not in barrier}
     stops = set(barrier)
     for eqn in jaxpr.eqns:
-        if eqn.primitive.name != "stop_gradient" and any(not isinstance(a, Literal) and a in reached for a in eqn.invars):
+        if eqn.primitive.name != "stop_gradient" and any(
+            not isinstance(a, Literal) and a in reached for a in eqn.invars
+        ):
             reached |= {out for out in eqn.outvars if out not in stops and is_float(out.aval)}
     return reached
 

@@ -64,3 +64,7 @@ class Rule:
     def credit(self, plan: Plan, params: Sequence[Any], trace: Any, signal: Sequence[jax.Array]) -> list[jax.Array]:
         """The gradient by what is asked of the hidden states now, one array for each state, through the past alone."""
         raise NotImplementedError
+
+    def foretold(self, plan: Plan, trace: Any, hidden: Sequence[jax.Array]) -> list[jax.Array] | None:
+        """What later losses are expected to ask of the hidden states at the end of a window; None for nothing."""
+        return None

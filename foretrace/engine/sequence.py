@@ -99,9 +99,7 @@ def drive(
     return total, states, trace, collected
 
 
-def scan_blocks(
-    advance: Callable[[Any, Any], tuple[Any, Any]], carry: Any, items: Any, block: int
-) -> tuple[Any, Any]:
+def scan_blocks(advance: Callable[[Any, Any], tuple[Any, Any]], carry: Any, items: Any, block: int) -> tuple[Any, Any]:
     """Scans over blocks of steps, a shorter last one included; what each block gives is joined along the steps."""
     length = _length(items)
     full = (length - 1) // block
@@ -170,10 +168,12 @@ def drive_windows(
         states, trace, total = carry
 
         def loss(params: Any, hidden: Any) -> Any:
-            return forward(params, states._replace(hidden=hidden), part)
+            value, ran = forward(params, states._replace(hidden=hidden), part)
+            return (value, ran.states.hidden), ran
 
-        _, pullback, ran = jax.vjp(loss, list(params), list(states.hidden), has_aux=True)
-        inside, signal = pullback(jnp.ones_like(_))
+        (value, end), pullback, ran = jax.vjp(loss, list(params), list(states.hidden), has_aux=True)
+        asked = rule.foretold(plan, trace, end)
+        inside, signal = pullback((jnp.ones_like(value), [jnp.zeros_like(h) for h in end] if asked is None else asked))
         before = [*rule.credit(plan, own, trace, signal), *further]
         block = Block(jax.lax.stop_gradient(ran.steps), None, ran.external)
         _, trace = rule.advance(plan, own, block, trace)

@@ -23,7 +23,18 @@ def zero_trace(link: Link, dtype: Any = None) -> Trace:
     return {slot: jnp.zeros(link.trace_shape, dtype or link.dtype) for slot in link.slots}
 
 
-def advance(link: Link, lin: Linearised, transition: jax.Array, trace: Trace) -> Trace:
+def advance_all(lin: Linearised, transitions: Sequence[jax.Array], traces: Sequence[Trace]) -> list[Trace]:
+    """Takes the traces of all links through a block, given `D` of every group."""
+    spans = [products(transition) for transition in transitions]
+    return [
+        advance(link, lin, transitions[link.group.index], trace, spans[link.group.index])
+        for link, trace in zip(lin.plan.links, traces, strict=True)
+    ]
+
+
+def advance(
+    link: Link, lin: Linearised, transition: jax.Array, trace: Trace, span: tuple[jax.Array, jax.Array] | None = None
+) -> Trace:
     """Takes a trace through a block.
 
     Args:
@@ -31,13 +42,14 @@ def advance(link: Link, lin: Linearised, transition: jax.Array, trace: Trace) ->
         lin: The derivatives of the block's steps.
         transition: `D` of the link's group, `(K, *varshape, num_state, num_state)`.
         trace: The trace before the block.
+        span: The products of `D` to the block's end, where they are known (`sweep.products`).
 
     Returns:
         The trace after it, in the same dtype.
     """
     data = lin.data(link)
     if not link.places.moves:
-        factors, whole = products(transition)
+        factors, whole = products(transition) if span is None else span
         return stepped(link, trace, whole, data, lin.push(link, factors))
     entering = lin.push(link, jnp.broadcast_to(jnp.eye(link.group.num_state, dtype=transition.dtype), transition.shape))
 
@@ -58,9 +70,7 @@ def stepped(link: Link, trace: Trace, matrix: jax.Array, data: Any, entering: Tr
 
 def contract(link: Link, trace: Trace, signal: jax.Array) -> jax.Array:
     """The gradient of the link's weight by a signal on the states, `(*varshape, num_state)`."""
-    parts: Sequence[jax.Array] = [
-        link.edges.contract(trace[slot], link.places.at(signal[..., slot])) for slot in trace
-    ]
+    parts: Sequence[jax.Array] = [link.edges.contract(trace[slot], link.places.at(signal[..., slot])) for slot in trace]
     total = parts[0]
     for part in parts[1:]:
         total = total + part

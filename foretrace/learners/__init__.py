@@ -1,9 +1,11 @@
 """Learners: a model, its graph and a rule, ready to give gradients; one kind for each kind of model."""
 
+from foretrace.learners.comparing import ComparedGradient, GradientComparison, compare_gradients
 from foretrace.learners.data import MultiStepData, SingleStepData
 from foretrace.learners.driver import SequenceDriverMixin
 from foretrace.learners.executor import ETraceGraphExecutor, ETraceVjpGraphExecutor
 from foretrace.learners.function import Carry, FunctionLearner
+from foretrace.learners.helpers import GradExpon, train_synthetic_gradient
 from foretrace.learners.module import (
     EligibilityTrace,
     ETraceAlgorithm,
@@ -14,6 +16,7 @@ from foretrace.learners.module import (
     RandomProjectionVjpAlgorithm,
 )
 from foretrace.learners.rules import (
+    D_RTRL,
     DNI,
     ES_D_RTRL,
     OSTTP,
@@ -22,7 +25,6 @@ from foretrace.learners.rules import (
     RTRL,
     RULES,
     UORO,
-    D_RTRL,
     EProp,
     Hybrid,
     OSTLFeedforward,
@@ -44,6 +46,7 @@ __all__ = [
     "RULES",
     "UORO",
     "Carry",
+    "ComparedGradient",
     "EProp",
     "ETraceAlgorithm",
     "ETraceGraphExecutor",
@@ -51,6 +54,8 @@ __all__ = [
     "ETraceVjpGraphExecutor",
     "EligibilityTrace",
     "FunctionLearner",
+    "GradExpon",
+    "GradientComparison",
     "Hybrid",
     "HybridDimVjpAlgorithm",
     "IODimVjpAlgorithm",
@@ -63,6 +68,8 @@ __all__ = [
     "SingleStepData",
     "SnAp",
     "ThreeFactor",
+    "compare_gradients",
     "find_rule",
     "pp_prop",
+    "train_synthetic_gradient",
 ]

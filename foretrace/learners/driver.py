@@ -37,6 +37,7 @@ class SequenceDriverMixin:
 
     rule: Rule
     block: int | None
+    check_finite: bool
     etrace: Any
 
     @property
@@ -114,6 +115,8 @@ class SequenceDriverMixin:
             self._finish(run, begin)
             total = _sum(total, run.gradients(flat))
             collected.append(found)
+        if self.check_finite:
+            run.require_finite(run.parameter_flags(run.params(), 1), [found[2] for found in collected], begin)
         norm = _norm(length, mask) if reduction == "mean" else 1
         grads = {key: _scaled(total.get(id(state)), norm, state) for key, state in chosen.items()}
         losses = jnp.concatenate([jnp.ravel(found[0]) for found in collected])
@@ -203,7 +206,9 @@ class SequenceDriverMixin:
             grads = {key: _scaled(total.get(id(chosen[key])), norm, value) for key, value in values.items()}
             updates, opt_state = optimizer.update(grads, opt_state, values)
             values = jax.tree.map(lambda p, u: (p + u).astype(jnp.result_type(p)), values, updates)
-            return (values, opt_state, begin), collected
+            steps = count * (traced.length or 1)
+            of_params = run.parameter_flags(flat, steps) if self.check_finite else None
+            return (values, opt_state, begin), (*collected, of_params)
 
         @jax.jit
         def train(values: Any, opt_state: Any, begin: Begin, items: Any) -> Any:
@@ -211,12 +216,39 @@ class SequenceDriverMixin:
 
         values = {key: state.value for key, state in chosen.items()}
         opt_state = optimizer.init(values) if opt_state is None else opt_state
-        (values, opt_state, begin), (losses, aux) = train(values, opt_state, self._begin(run), items)
+        found = train(values, opt_state, self._begin(run), items)
+        (values, opt_state, begin), (losses, aux, flags, of_params) = found
+        if self.check_finite:
+            run.require_finite(of_params, [flags], begin)
         self._finish(run, begin)
         for key, state in chosen.items():
             state.value = values[key]
         losses = jax.tree.unflatten(traced.loss_tree, [losses])
         return (losses, opt_state, aux) if has_aux else (losses, opt_state)
+
+    def trial_gradient(
+        self, sequences: Sequence[Any], step_fn: StepFunction, mask: Any = None, *, rule: Rule, exact: bool
+    ) -> list[jax.Array]:
+        """The gradient of the summed losses from the present states and an empty trace; nothing is changed.
+
+        Args:
+            sequences: As for `etrace_grad`.
+            step_fn: As for `etrace_grad`, for one step.
+            mask: As for `etrace_grad`.
+            rule: The rule.
+            exact: Whether credit is by reverse mode over the whole sequence.
+
+        Returns:
+            One array for each of the program's parameters.
+        """
+        _checked_length(sequences, mask)
+        own = self.executor.is_multi_step_vjp
+        shifted = not (exact or own)
+        ((traced, items),) = self._pieces(sequences, mask, step_fn, None, False, shifted=shifted)
+        run = Run(self.executor, rule, traced, list(self.param_states.values()), self.block)
+        window = len(jax.tree.leaves(items)[0]) if exact else 1 if own else None
+        begin = Begin(run.begin(), rule.init(self.executor.plan))
+        return run.flat_gradients(jax.jit(run.gradient, static_argnums=3)(run.params(), begin, items, window)[0])
 
     def _begin(self, run: Run) -> Begin:
         return Begin(run.begin(), self.etrace.value)
@@ -242,7 +274,8 @@ class SequenceDriverMixin:
         def piece(items: Any, steps: int | None, loss_shape: tuple[int, ...]) -> _Piece:
             first = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), items[0])
             shape = None if has_aux is None else loss_shape
-            options: dict[str, Any] = dict(loss_shape=shape, has_aux=bool(has_aux), shifted=shifted)
+            observed = self.check_finite and has_aux is not None
+            options: dict[str, Any] = dict(loss_shape=shape, has_aux=bool(has_aux), shifted=shifted, observed=observed)
             return _Piece(trace_step(self, step_fn, first, length=steps, **options), items)
 
         def one_by_one() -> list[_Piece]:

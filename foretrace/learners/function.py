@@ -12,7 +12,7 @@ from foretrace._jax import is_float
 from foretrace.compiler import CompilationReport, ETraceGraph
 from foretrace.engine.blocks import default_block, even_block
 from foretrace.engine.evaluate import Step
-from foretrace.engine.finite import finite_flags, require_finite
+from foretrace.engine.finite import finite_flags, parameter_flags, require_finite
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan, make_plan
 from foretrace.engine.rule import Rule
@@ -120,6 +120,23 @@ class FunctionLearner:
             >>> grads.ravel().tolist(), losses.tolist()
             ([4.25, 4.25], [2.0, 3.0, 3.5])
         """
+        grads, carry, (losses, aux, flags) = self._grad(params, carry, xs, ys, mask, external, loss, has_aux)
+        if self.check_finite:
+            self._require_finite(parameter_flags(self.model.flatten_params(params), 1), flags, carry)
+        return grads, carry, ((losses, aux) if has_aux else losses)
+
+    def _grad(
+        self,
+        params: Any,
+        carry: Carry,
+        xs: Any,
+        ys: Any,
+        mask: Any,
+        external: Any,
+        loss: Callable[..., Any],
+        has_aux: bool = False,
+    ) -> tuple[Any, Carry, Any]:
+        """As `grad`, with losses, aux and what was observed of finite values."""
         flat, states, items = self._prepare(params, carry, xs, ys, mask, external)
         losses = _Losses(self, loss, ys is not None, has_aux)
         if self.window is None:
@@ -131,10 +148,10 @@ class FunctionLearner:
                 self.plan, self.rule, flat, states, carry.trace, items, losses.window, self.window
             )
         assert total is not None
-        if self.check_finite:
-            require_finite(self.plan, flat, found[2], states.hidden)
-        collected = (found[0], found[1]) if has_aux else found[0]
-        return self.model.unflatten_params(total), self._carry(states, trace), collected
+        return self.model.unflatten_params(total), self._carry(states, trace), found
+
+    def _require_finite(self, params: Any, flags: Any, carry: Carry) -> None:
+        require_finite(self.plan, params, flags, self.model.flatten_state(carry.state)[0])
 
     def evolve(self, params: Any, carry: Carry, xs: Any, *, external: Any = None) -> tuple[Carry, Any]:
         """Runs states and traces over a sequence without a loss.
@@ -192,14 +209,18 @@ class FunctionLearner:
 
         def period(before: Any, part: Any) -> tuple[Any, Any]:
             params, opt_state, carry = before
-            grads, carry, losses = self.grad(
-                params, carry, part["xs"], part["ys"], loss=loss, mask=part["mask"], external=part["external"]
-            )
+            given = (part["xs"], part["ys"], part["mask"], part["external"])
+            grads, carry, (losses, _, flags) = self._grad(params, carry, *given, loss)
+            of_params = parameter_flags(self.model.flatten_params(params), len(losses)) if self.check_finite else None
             updates, opt_state = optimizer.update(grads, opt_state, params)
             params = jax.tree.map(lambda p, u: (p + u).astype(jnp.result_type(p)), params, updates)
-            return (params, opt_state, carry), losses
+            return (params, opt_state, carry), (losses, flags, of_params)
 
-        (params, opt_state, carry), losses = scan_blocks(period, (params, opt_state, carry), items, update_every)
+        (params, opt_state, carry), (losses, flags, of_params) = scan_blocks(
+            period, (params, opt_state, carry), items, update_every
+        )
+        if self.check_finite:
+            self._require_finite(of_params, flags, carry)
         return params, opt_state, carry, losses
 
     def _block(self, items: Any) -> int:
@@ -208,12 +229,15 @@ class FunctionLearner:
         length = jax.tree.leaves(items)[0].shape[0]
         return even_block(length, default_block(self.plan, self.rule))
 
+    def flatten(self, params: Any, state: Any, xs: Any) -> tuple[list[Any], States, list[Any]]:
+        """Parameters, state and a sequence of inputs as the engine takes them."""
+        flat = self.model.flatten_params(params)
+        return flat, States(*self.model.flatten_state(state)), _flatten_sequence(self.model, xs)
+
     def _prepare(
         self, params: Any, carry: Carry, xs: Any, ys: Any, mask: Any, external: Any
     ) -> tuple[list[Any], States, dict[str, Any]]:
-        flat = self.model.flatten_params(params)
-        hidden, other = self.model.flatten_state(carry.state)
-        inputs = _flatten_sequence(self.model, xs)
+        flat, states, inputs = self.flatten(params, carry.state, xs)
         items = {"inputs": inputs, "ys": ys, "mask": mask, "external": external}
         length = inputs[0].shape[0]
         for name, value in (("ys", ys), ("mask", mask), ("external", external)):
@@ -223,7 +247,7 @@ class FunctionLearner:
                         f"`{name}` has an array of shape {jnp.shape(leaf)}, but the inputs have {length} steps. "
                         "Every sequence has time as its first axis."
                     )
-        return flat, States(hidden, other), items
+        return flat, states, items
 
     def _carry(self, states: States, trace: Any) -> Carry:
         return Carry(self.model.unflatten_state(states.hidden, states.other), trace)

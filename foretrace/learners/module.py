@@ -52,6 +52,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         control_flow: What becomes of `cond`, `scan` and `while`.
         discover: Which operators are traced; see `foretrace.compile_etrace_graph`.
         block: Steps in a block; None to choose by size. It changes the speed alone.
+        check_finite: Whether `etrace_grad` and `etrace_train` report NaN and infinities where they first appear.
         **rule_options: Options of the rule.
 
     Attributes:
@@ -76,6 +77,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         control_flow: ControlFlowPolicy | None = None,
         discover: Discover = "auto",
         block: int | None = None,
+        check_finite: bool = False,
         **rule_options: Any,
     ) -> None:
         super().__init__(name=name)
@@ -85,7 +87,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         if block is not None and (not isinstance(block, int) or isinstance(block, bool) or block < 1):
             raise ValueError(f"`block` is a number of steps from 1 on, or None; got {block!r}.")
         options = dict(zip(self.positional, positional, strict=False)) | rule_options
-        self.model, self.block, self.fast_solve = model, block, fast_solve
+        self.model, self.block, self.fast_solve, self.check_finite = model, block, fast_solve, check_finite
         self.rule = self.make_rule(trace_dtype=trace_dtype, **options)
         self._executor = ETraceVjpGraphExecutor(model, vjp_method, control_flow, discover)
         self._passage: Passage | None = None

@@ -112,11 +112,13 @@ def _exact(plan: Plan, rule: Rule, block: int | None) -> tuple[Callable[..., Any
         _, pullback, (outputs, states, steps) = jax.vjp(run, params, hidden, _floating(inputs), has_aux=True)
         size = steps_in_block(plan, rule, block, inputs[0].shape[0])
         after = advance_trace(plan, rule, params, steps, external, trace, size)
-        return (outputs, states.hidden, states.other, after), (params, pullback, trace)
+        asked = rule.foretold(plan, trace, states.hidden)
+        return (outputs, states.hidden, states.other, after), (params, pullback, trace, asked)
 
     def backward(kept: Any, cotangents: Any) -> Any:
-        params, pullback, trace = kept
-        inside, signal, by_inputs = pullback((_floating(cotangents[0]), cotangents[1]))
+        params, pullback, trace, asked = kept
+        by_hidden = cotangents[1] if asked is None else [a + b for a, b in zip(cotangents[1], asked, strict=True)]
+        inside, signal, by_inputs = pullback((_floating(cotangents[0]), by_hidden))
         before = rule.credit(plan, params, trace, signal)
         return [a + b for a, b in zip(inside, before, strict=True)], None, None, None, by_inputs, None
 

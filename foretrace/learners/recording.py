@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from foretrace._jax import ClosedJaxpr, eval_jaxpr, get_opaque_trace_state, is_float
 from foretrace.engine.evaluate import Step, run_forward
+from foretrace.engine.finite import finite_flags
 from foretrace.engine.plan import Plan
 from foretrace.engine.sequence import States
 from foretrace.frontends import Role
@@ -47,12 +48,14 @@ class Called(NamedTuple):
         result: What else it returned: with a loss, its auxiliary value; else everything.
         steps: What each step of the model started from, stacked.
         external: What the rule takes at each of these steps.
+        flags: What of each step is finite, or None where that is not asked.
     """
 
     loss: Any
     result: Any
     steps: Step
     external: Any
+    flags: Any = None
 
 
 class OtherForm(Exception):
@@ -71,6 +74,7 @@ class _Recorder:
         self.context = get_opaque_trace_state()
         self.calls = 0
         self.steps: Any = None
+        self.outputs: Any = None
         self.external: Any = None
 
     def call(self, learner: Learner, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -94,7 +98,7 @@ class _Recorder:
             raise OtherForm(stacked.length)
         hidden, other = executor.read(Role.HIDDEN, Role.OTHER)
         states, self.steps, outputs = self._run(States(hidden, other), stacked)
-        self.external = stacked.external
+        self.outputs, self.external = outputs, stacked.external
         hidden = states.hidden
         if self.shifts is not None:
             outputs, hidden = _added(outputs, self.shifts[0]), _added(hidden, self.shifts[1])
@@ -198,6 +202,7 @@ def trace_step(
     loss_shape: tuple[int, ...] | None,
     has_aux: bool = False,
     shifted: bool = False,
+    observed: bool = False,
 ) -> TracedStep:
     """Traces a `step_fn` with the learner's call laid open.
 
@@ -209,6 +214,7 @@ def trace_step(
         loss_shape: The shape of the loss that it returns; None where it is driven without one.
         has_aux: Whether it returns `(loss, aux)`.
         shifted: Whether shifts are to be arguments.
+        observed: Whether it says what is finite.
 
     Raises:
         OtherForm: It calls the learner with another number of steps.
@@ -224,7 +230,8 @@ def trace_step(
         loss, result = (None, found) if loss_shape is None else _split_loss(found, has_aux)
         loss_trees.append(jax.tree.structure(loss))
         value = None if loss_shape is None else _checked_loss(loss, loss_shape)
-        return Called(value, result, recorder.steps, recorder.external)
+        flags = _finite(recorder, value, length or 1) if observed and value is not None else None
+        return Called(value, result, recorder.steps, recorder.external, flags)
 
     plan = learner.executor.plan
     weights = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in plan.weight_vars]
@@ -242,6 +249,12 @@ def trace_step(
         length,
         loss_trees[-1],
     )
+
+
+def _finite(recorder: _Recorder, loss: jax.Array, length: int) -> jax.Array:
+    """What of each step is finite; one loss for several steps counts as the last one's."""
+    losses = loss if jnp.shape(loss) else jnp.zeros(length, loss.dtype).at[-1].set(loss)
+    return finite_flags(recorder.steps, recorder.outputs, losses)
 
 
 def zero_shifts(plan: Plan, length: int | None) -> Shifts:

@@ -12,6 +12,7 @@ import brainstate
 import jax
 import jax.numpy as jnp
 
+from foretrace.engine.finite import parameter_flags, require_finite
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.rule import Rule
 from foretrace.engine.sequence import Ran, States, Window, drive, drive_windows
@@ -90,6 +91,11 @@ class Run:
             found[key] = jax.tree.map(jnp.add, found[key], part) if key in found else part
         return found
 
+    def flat_gradients(self, flat: Sequence[Any]) -> list[jax.Array]:
+        """Gradients of the program's parameters, one array for each."""
+        found = self.gradients(flat)
+        return [leaf for slot, state in self._params for leaf in slot.tree.flatten(found[id(state)])]
+
     def _further_values(self, leaves: Sequence[Any]) -> dict[int, Any]:
         rest = iter(leaves)
         return {
@@ -122,7 +128,7 @@ class Run:
             window: Calls in a window of exact credit; None for online credit.
 
         Returns:
-            The flat gradient, states and trace after it, and `(losses, aux)` of each call.
+            The flat gradient, states and trace after it, and `(losses, aux, finite flags)` of each call.
         """
         if window is not None:
             found = drive_windows(self.plan, self.rule, params, *begin, items, self._exact, window)
@@ -132,6 +138,20 @@ class Run:
         )
         assert total is not None
         return total, Begin(states, trace), collected
+
+    def require_finite(self, params: jax.Array, flags: Sequence[jax.Array], begin: Begin) -> None:
+        """Raises `NonFiniteError` if anything of a run is not finite.
+
+        Args:
+            params: From `parameter_flags`.
+            flags: The flags of some calls, those of several forms one after another.
+            begin: States after the last of them.
+        """
+        require_finite(self.plan, params, jnp.concatenate(list(map(_row, flags))), begin.states.hidden)
+
+    def parameter_flags(self, params: Sequence[Any], steps: int) -> jax.Array:
+        """For each of some steps, which of the model's parameters are finite."""
+        return parameter_flags(params[: len(self.plan.program.params)], steps)
 
     def evolve(self, params: Sequence[Any], begin: Begin, items: Any) -> tuple[Begin, Any]:
         """States and trace after a sequence, and what `step_fn` returned at each call."""
@@ -164,9 +184,8 @@ class Run:
         (states, total), (called, (outputs, hidden)) = scan_or_run(one, carry, part, _length(part))
         by_hidden = jax.vmap(lambda values: last_of(values, self.traced.length or 1))(hidden)
         cotangents = Cotangents(_row(outputs), _row(by_hidden))
-        return Ran(
-            states, _row(called.steps), cotangents, (called.loss, called.result), _row(called.external), tuple(total)
-        )
+        collected = (called.loss, called.result, called.flags)
+        return Ran(states, _row(called.steps), cotangents, collected, _row(called.external), tuple(total))
 
     def _exact(self, params: Sequence[Any], states: States, part: Any) -> tuple[jax.Array, Window]:
         weights, further = self._split(params)
@@ -176,7 +195,7 @@ class Run:
             return after, (_weighted(called, item), called)
 
         states, (losses, called) = scan_or_run(one, states, part, _length(part))
-        collected = (called.loss, called.result)
+        collected = (called.loss, called.result, called.flags)
         return jnp.sum(losses), Window(states, _row(called.steps), collected, _row(called.external))
 
     def _silent(self, params: Sequence[Any], states: States, part: Any) -> Ran:

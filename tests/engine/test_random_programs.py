@@ -17,6 +17,13 @@ from zoo.solved import loss
 
 QUICK, SLOW, CHUNK = 60, 2000, 20
 STEPS = 4
+TOLERANCES = {
+    "float32": 1e-4,
+    "complex64": 1e-4,
+    "float16": 2e-2,
+    "bfloat16": 2e-2,
+}  # some operations lower the precision
+UNDEFINED = {"reduce"}  # starts from a number that is not neutral: its value depends on how XLA groups the terms
 
 
 def values(graph: ft.ETraceGraph, program: Program) -> tuple[Any, Any, Any, Any]:
@@ -27,17 +34,21 @@ def values(graph: ft.ETraceGraph, program: Program) -> tuple[Any, Any, Any, Any]
     return info.flatten_params(program.params), hidden, other, inputs
 
 
+def dtypes(graph: ft.ETraceGraph) -> set[str]:
+    return {str(var.aval.dtype) for eqn in graph.program.jaxpr.eqns for var in eqn.outvars}
+
+
 def problems(seed: int, blocks: tuple[int, ...]) -> list[str]:
     """Where the engine and the oracle differ."""
     program = generate(seed)
+    if UNDEFINED & set(program.operations):
+        return []
     try:
         graph = ft.compile_etrace_graph(program.step, program.x, params=program.params, state=program.state)
     except ft.CompilationError as error:
         return [] if "no parameters" in str(error) else [f"seed {seed}: {error}"]
     flat = values(graph, program)
-    # Some operations compute in float32; there the two agree to its rounding.
-    single = any("float32" in str(var.aval) for eqn in graph.program.jaxpr.eqns for var in eqn.outvars)
-    tolerance = 1e-4 if single else 1e-10
+    tolerance = max(TOLERANCES.get(dtype, 1e-10) for dtype in dtypes(graph))
     expected = Oracle(graph, loss).gradient(*flat)
     said = []
     for block in (1,) if make_plan(graph).pulls_each_step else blocks:
@@ -73,5 +84,7 @@ def test_vmap_gives_the_same(seed: int) -> None:
     def gradient(params: Any) -> Any:
         return walked_gradient(graph, DRTRL(), loss, params, hidden, other, inputs, block=STEPS)
 
-    for found, *alone in zip(jax.vmap(gradient)(stacked), *(gradient([p[k] for p in stacked]) for k in (0, 1)), strict=True):
+    for found, *alone in zip(
+        jax.vmap(gradient)(stacked), *(gradient([p[k] for p in stacked]) for k in (0, 1)), strict=True
+    ):
         np.testing.assert_allclose(found, jnp.stack(alone), rtol=1e-10, atol=1e-10)

@@ -19,9 +19,11 @@ class Edges:
 
     Attributes:
         shape: The shape of a trace, places aside.
+        data_size: Number of values that `data` has for one step.
     """
 
     shape: tuple[int, ...]
+    data_size: int = 1
 
     def spread(self, values: Any) -> Any:
         """Values `(places, *y_shape)` on the edges: `(places, *shape)` up to broadcasting."""

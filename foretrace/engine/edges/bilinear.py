@@ -6,6 +6,7 @@ then the contracted ones, then those that `w` and `y` share: `(batch, in, out)` 
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,12 +57,13 @@ class Bilinear(Edges):
     """
 
     def __init__(self, x: str, w: str, y: str, sizes: dict[str, int], x_index: int) -> None:
-        self.x, self.w, self.y, self.x_index = x, w, y, x_index
+        self.x, self.w, self.y, self.x_index, self.sizes = x, w, y, x_index, sizes
         self.batch = "".join(axis for axis in y if axis not in w)
         self.inner = "".join(axis for axis in w if axis not in y)
         self.rest = "".join(axis for axis in y if axis in w)
         self.axes = self.batch + self.inner + self.rest
         self.shape = tuple(sizes[axis] for axis in self.axes)
+        self.data_size = math.prod(sizes[axis] for axis in x)
 
     def spread(self, values: Any) -> Any:
         order = [self.y.index(axis) for axis in self.batch + self.rest]
@@ -73,7 +75,13 @@ class Bilinear(Edges):
         return operands[self.x_index]
 
     def gradient(self, data: jax.Array, cotangents: jax.Array) -> jax.Array:
-        return jnp.einsum(f"{STEP}{self.x},{STEP}{self.y}->{self.w}", data.astype(cotangents.dtype), cotangents)
+        data = data.astype(cotangents.dtype)
+        if any(axis in self.x for axis in self.rest):
+            return jnp.einsum(f"{STEP}{self.x},{STEP}{self.y}->{self.w}", data, cotangents)
+        # One product of two matrices, steps and batch along the axis that is summed.
+        rows = self._matrix(data, self.x, self.batch, self.inner)
+        columns = self._matrix(cotangents, self.y, self.batch, self.rest)
+        return self._as_weight((rows.T @ columns).reshape([self.sizes[axis] for axis in self.inner + self.rest]))
 
     def accumulate(self, data: jax.Array, values: jax.Array) -> jax.Array:
         data = data.astype(values.dtype)
@@ -81,7 +89,23 @@ class Bilinear(Edges):
             order = [self.x.index(axis) for axis in self.axes if axis in self.x]
             missing = [i for i, axis in enumerate(self.axes) if axis not in self.x]
             return jnp.expand_dims(jnp.transpose(data[0], order), missing)[None] * self.spread(values[0])
-        return jnp.einsum(f"{STEP}{self.x},{STEP}{PLACE}{self.y}->{PLACE}{self.axes}", data, values)
+        if values.shape[1] > 1 or any(axis in self.x for axis in self.rest):
+            return jnp.einsum(f"{STEP}{self.x},{STEP}{PLACE}{self.y}->{PLACE}{self.axes}", data, values)
+        # `einsum` may swap its operands and then transpose a result of the size of the trace.
+        left, right = STEP + self.x, STEP + self.y
+        pairs = [[text.index(axis) for axis in self.batch] for text in (left, right)]
+        found = jax.lax.dot_general(data, values[:, 0], (((0,), (0,)), (tuple(pairs[0]), tuple(pairs[1]))))
+        made = self.batch + "".join(axis for axis in self.x if axis in self.inner) + self.rest
+        return jnp.transpose(found, [made.index(axis) for axis in self.axes])[None]
+
+    def _matrix(self, array: jax.Array, axes: str, summed: str, kept: str) -> jax.Array:
+        order = [1 + axes.index(axis) for axis in summed + kept]
+        rows = array.shape[0] * math.prod(self.sizes[axis] for axis in summed)
+        return jnp.transpose(array, [0, *order]).reshape(rows, -1)
+
+    def _as_weight(self, summed: jax.Array) -> jax.Array:
+        kept = self.inner + self.rest
+        return jnp.transpose(summed, [kept.index(axis) for axis in self.w])
 
     def contract(self, trace: jax.Array, values: jax.Array) -> jax.Array:
         left = trace.shape[1 + len(self.batch) :]
@@ -89,8 +113,7 @@ class Bilinear(Edges):
         summed = sum_of_products(
             trace.reshape(-1, *left), factors.reshape(-1, *factors.shape[1 + len(self.batch) :]).astype(values.dtype)
         )
-        kept = self.inner + self.rest
-        return jnp.transpose(summed, [kept.index(axis) for axis in self.w])
+        return self._as_weight(summed)
 
 
 def sum_of_products(traces: jax.Array, factors: jax.Array) -> jax.Array:
@@ -103,13 +126,13 @@ def sum_of_products(traces: jax.Array, factors: jax.Array) -> jax.Array:
         return functools.reduce(jnp.add, [traces[n] * factors[n] for n in range(count)])
     whole = count - count % UNROLLED
     shape = (-1, UNROLLED)
-    chunks = (a[:whole].reshape(*shape, *a.shape[1:]) for a in (traces, factors))
+    chunks = [a[:whole].reshape(*shape, *a.shape[1:]) for a in (traces, factors)]
 
-    def add(total: jax.Array, chunk: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+    def add(total: jax.Array, chunk: list[jax.Array]) -> tuple[jax.Array, None]:
         return total + sum_of_products(*chunk), None
 
     zero = jnp.zeros(traces.shape[1:], jnp.result_type(traces, factors))
-    total, _ = jax.lax.scan(add, zero, tuple(chunks))
+    total, _ = jax.lax.scan(add, zero, chunks)
     return total if whole == count else total + sum_of_products(traces[whole:], factors[whole:])
 
 

@@ -23,10 +23,11 @@ def edges_for(occurrence: Occurrence, weight: Weight, known: Known) -> Edges:
     """
     if occurrence.kind is OccurrenceKind.ELEMENTWISE:
         return Elementwise(tuple(occurrence.y_var.aval.shape))
-    return _structured(occurrence, weight, known) or Coloured(occurrence.eqn, _y_index(occurrence), weight.index)
+    return structured_edges(occurrence, weight, known) or Coloured(occurrence.eqn, _y_index(occurrence), weight.index)
 
 
-def _structured(occurrence: Occurrence, weight: Weight, known: Known) -> Edges | None:
+def structured_edges(occurrence: Occurrence, weight: Weight, known: Known) -> Edges | None:
+    """The edges of one weight of a linear occurrence that is of a known family; None for any other."""
     eqn = occurrence.eqn
     match eqn.primitive.name:
         case "etp_embedding":

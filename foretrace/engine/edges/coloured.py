@@ -36,6 +36,7 @@ class Coloured(Edges):
         self.table = np.full((count, int(np.prod(self.y_shape, dtype=int))), -1, dtype=np.int64)
         self.table[self.colors[columns], rows] = columns
         self.shape = (count, *self.y_shape)
+        self.data_size = int(np.prod(self.shape, dtype=int))
 
     def spread(self, values: Any) -> Any:
         return values[:, None]

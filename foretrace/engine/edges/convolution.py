@@ -60,7 +60,7 @@ class Convolution(Bilinear):
         out, channels, *window = self.numbers.rhs_spec
         shape = [self.kernel_shape[axis] for axis in (channels, *window)]
         placed = product.reshape(*shape, self.kernel_shape[out])
-        return jnp.transpose(placed, np.argsort((channels, *window, out)))
+        return jnp.transpose(placed, np.argsort((channels, *window, out)).tolist())
 
 
 def convolution(eqn: JaxprEqn, x_index: int, w_index: int) -> Convolution | None:

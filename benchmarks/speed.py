@@ -1,0 +1,247 @@
+"""The time of a gradient over a sequence: forward only, BPTT, every rule, and braintrace in an environment of its own.
+
+All sides run the same models (`models.py`) on the same machine in one run, and take turns call by call (`turns.py`);
+what each case computes is told in `cases.py`. Ratios are taken within that run, of the medians and of the minima.
+braintrace, which is slower, may run a shorter sequence (`--rival-steps`): its time per step does not depend on the
+length, and times per step are what is compared.
+
+    python benchmarks/speed.py                          # print the tables
+    python benchmarks/speed.py --write                  # and write docs/results/speed.md
+    python benchmarks/speed.py --quick                  # tiny sizes, to see that everything runs
+    python benchmarks/speed.py --rival-python PATH      # another environment with braintrace
+"""
+
+import argparse
+import math
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import tables
+from cases import INPUTS, OUTPUTS, Setting
+from turns import Measured, Worker, take_turns
+
+RESULT = tables.RESULTS / "speed.md"
+OURS, RIVAL = "foretrace", "braintrace"
+TITLES = {"PlainLIF": "Recurrent LIF", "LIF": "Recurrent LIF with a synaptic current (two states)", "GRU": "GRU"}
+RULES = ("D_RTRL", "pp_prop", "EProp", "OTTT", "Hybrid")
+SMALL_RULES = (*RULES, "OSTL_recurrent", "OSTL_feedforward", "OTPE", "SnAp", "UORO", "RTRL")
+RIVAL_CASES = ("D_RTRL/module", "pp_prop/module")
+FORMS = {"sequence": "by sequence", "step": "step by step", "module": "by sequence, module"}
+CASES = ["forward", "BPTT", *(f"{rule}/{form}" for rule in RULES for form in FORMS)]
+SMALL_CASES = ["forward", "BPTT", *(f"{rule}/{form}" for rule in SMALL_RULES for form in ("sequence", "step"))]
+
+
+class Size(NamedTuple):
+    """Units and batch of a model."""
+
+    units: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"({self.units}, {self.batch})"
+
+
+SIZES = (Size(256, 16), Size(512, 32), Size(1024, 1))
+SMALL_SIZE = Size(64, 4)
+Key = tuple[str, str]
+Results = dict[tuple[str, Size], dict[Key, Measured]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure that a run is held against: at most the limit, or at least it."""
+
+    what: str
+    model: str
+    size: Size
+    figure: float
+    best: float
+    limit: float
+    at_least: bool = False
+
+    @property
+    def holds(self) -> bool:
+        return self.figure >= self.limit if self.at_least else self.figure <= self.limit
+
+    def row(self) -> list[str]:
+        if math.isnan(self.figure):
+            return [self.what, self.model, str(self.size), self._asked(), "-", "-", "not measured"]
+        figures = [f"{self.figure:.2f}", f"{self.best:.2f}"]
+        return [self.what, self.model, str(self.size), self._asked(), *figures, "yes" if self.holds else "**no**"]
+
+    def _asked(self) -> str:
+        return f"{'>=' if self.at_least else '<='} {self.limit:g}"
+
+
+def measure(
+    setting: Setting, own_cases: list[str], pythons: dict[str, Path], arguments: argparse.Namespace
+) -> tuple[dict[Key, Measured], list[str]]:
+    """The times of all cases of one model and size, and the versions that were measured."""
+    settings = {OURS: setting, RIVAL: replace(setting, steps=arguments.rival_steps)}
+    workers = [Worker(pythons[package], package, settings[package]) for package in pythons]
+    cases = {OURS: own_cases, RIVAL: RIVAL_CASES}
+    try:
+        asked = [(worker, case) for worker in workers for case in cases[worker.package]]
+        return take_turns(asked, arguments.repeats, arguments.case_seconds), [worker.versions for worker in workers]
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def label(key: Key) -> str:
+    """What a line of the table is called."""
+    package, case = key
+    rule, _, form = case.partition("/")
+    if package == RIVAL:
+        return f"{RIVAL} {rule}, its default"
+    return f"{rule}, {FORMS[form]}" if form else rule
+
+
+def ratio(top: Measured | None, bottom: Measured | None) -> tuple[float, float]:
+    """The ratio of two cases, by their medians and by their minima; NaN where one is missing."""
+    if top is None or bottom is None:
+        return math.nan, math.nan
+    return top.median / bottom.median, top.best / bottom.best
+
+
+def cells(measured: Measured | None, bptt: Measured | None) -> list[str]:
+    """Milliseconds per step, and the two ratios to BPTT."""
+    if measured is None or not measured.seconds:
+        return ["-"] * 3
+    return [f"{1e3 * measured.median:.3g}", *(f"{figure:.2f}" for figure in ratio(measured, bptt))]
+
+
+def table(results: Results, model: str) -> str:
+    """All cases of one model, the sizes side by side."""
+    columns = {size: found for (name, size), found in results.items() if name == model}
+    header = [""]
+    for size in columns:
+        header += [f"{size} ms/step", "x BPTT", "x BPTT (min)"]
+    keys = dict.fromkeys(key for found in columns.values() for key in found)
+    rows = []
+    for key in keys:
+        parts = [cells(found.get(key), found.get((OURS, "BPTT"))) for found in columns.values()]
+        rows.append([label(key), *(cell for part in parts for cell in part)])
+    return tables.markdown(header, rows)
+
+
+def targets(results: Results) -> list[Target]:
+    """What was aimed at, and what was measured."""
+    found = []
+    for (model, size), times in results.items():
+        ours = {case: measured for (package, case), measured in times.items() if package == OURS}
+        rival = {case: measured for (package, case), measured in times.items() if package == RIVAL}
+        by_bptt = {rule: ratio(ours.get(f"{rule}/sequence"), ours.get("BPTT")) for rule in ("D_RTRL", "pp_prop")}
+        faster = {rule: ratio(rival.get(f"{rule}/module"), ours.get(f"{rule}/step")) for rule in ("D_RTRL", "pp_prop")}
+        found += [
+            Target("D_RTRL by sequence / BPTT", model, size, *by_bptt["D_RTRL"], 0.8 if size == Size(1024, 1) else 1.1),
+            Target("pp_prop by sequence / BPTT", model, size, *by_bptt["pp_prop"], 0.6),
+            Target(
+                f"{RIVAL} D_RTRL / D_RTRL step by step",
+                model,
+                size,
+                *faster["D_RTRL"],
+                8.0 if size == Size(512, 32) else 1.0,
+                at_least=True,
+            ),
+            Target(f"{RIVAL} pp_prop / pp_prop step by step", model, size, *faster["pp_prop"], 1.0, at_least=True),
+        ]
+    return sorted(found, key=lambda target: target.what)
+
+
+def failures(results: Results) -> list[str]:
+    """What could not be run, and why."""
+    return [
+        f"- {label(key)}, {model} {size}: {measured.error}"
+        for (model, size), times in results.items()
+        for key, measured in times.items()
+        if measured.error
+    ]
+
+
+def page(results: Results, small: Results, versions: list[str], arguments: argparse.Namespace) -> str:
+    """The whole result page: what was measured, with what, and the tables."""
+    header = ["ratio", "model", "(units, batch)", "target", "measured", "by minima", "holds"]
+    aimed = targets(results)
+    parts = [
+        "# Speed",
+        f"Written by `benchmarks/speed.py --write`. The gradient over a sequence of {arguments.steps} steps, "
+        f"{INPUTS} inputs, a linear readout of {OUTPUTS} outputs, squared error at every step, float32. All cases of a "
+        f"model and size take turns in one run, {arguments.repeats} calls each after a first one that compiles; a case "
+        f"that has taken {arguments.case_seconds:g} s is called no more. Times are medians per step; `x BPTT` is the "
+        "ratio of medians, `(min)` that of minima. `forward` and `BPTT` are plain JAX: a `lax.scan` of the same model, "
+        "and reverse mode through it. `by sequence` is the learner of a step function with its automatic block, `step "
+        f"by step` the same with `block=1`, `module` is `etrace_grad` of a module's learner. {RIVAL} goes step by step "
+        f"in its default mode; it ran {arguments.rival_steps} steps, and its times per step are compared.",
+        "\n".join([*(f"- {line}" for line in versions), f"- {tables.machine()}"]),
+        "## Targets",
+        f"{sum(target.holds for target in aimed)} of {len(aimed)} hold, by the ratio of medians.",
+        tables.markdown(header, [target.row() for target in aimed]),
+    ]
+    for model in dict.fromkeys(name for name, _ in results):
+        parts += [f"## {TITLES[model]}", table(results, model)]
+    if small:
+        parts += [
+            "## Every rule, at a small size",
+            f"{arguments.small_steps} steps. RTRL and SnAp keep far more than the other rules, and are measured here "
+            "alone. SnAp with n = 1.",
+        ]
+    for model in dict.fromkeys(name for name, _ in small):
+        parts += [f"### {TITLES[model]}, small", table(small, model)]
+    failed = failures(results) + failures(small)
+    if failed:
+        parts += ["## Not run", "\n".join(failed)]
+    return "\n\n".join(parts) + "\n"
+
+
+def parse_size(text: str) -> Size:
+    units, _, batch = text.partition("x")
+    return Size(int(units), int(batch))
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rival-python", type=Path, default=tables.ROOT / ".venv-rival" / "bin" / "python")
+    parser.add_argument("--models", nargs="+", choices=TITLES, default=list(TITLES))
+    parser.add_argument("--sizes", nargs="+", type=parse_size, default=list(SIZES), metavar="UNITSxBATCH")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--rival-steps", type=int, default=100, help="steps of braintrace's sequence")
+    parser.add_argument("--repeats", type=int, default=7, help="calls of each case after the first")
+    parser.add_argument("--case-seconds", type=float, default=30.0, help="a case that took longer is called no more")
+    parser.add_argument("--small-steps", type=int, default=100, help="steps at the small size; 0 to leave it out")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument("--write", action="store_true", help=f"write {RESULT.relative_to(tables.ROOT)}")
+    arguments = parser.parse_args(argv)
+    if arguments.quick:
+        arguments.sizes, arguments.steps, arguments.rival_steps = [Size(16, 2)], 12, 6
+        arguments.repeats, arguments.small_steps = 2, min(6, arguments.small_steps)
+    return arguments
+
+
+def main(argv: list[str]) -> None:
+    arguments = parse(argv)
+    pythons = {OURS: Path(sys.executable), RIVAL: arguments.rival_python}
+    if not pythons[RIVAL].exists():
+        print(f"No interpreter at the path of --rival-python: {RIVAL} is left out (`make bench` sets it up).")
+        del pythons[RIVAL]
+    results, small, versions = {}, {}, []
+    for model in arguments.models:
+        for size in arguments.sizes:
+            print(f"{model} {size}", file=sys.stderr, flush=True)
+            setting = Setting(model, *size, arguments.steps)
+            results[model, size], versions = measure(setting, CASES, pythons, arguments)
+        if arguments.small_steps:
+            size = Size(8, 2) if arguments.quick else SMALL_SIZE
+            print(f"{model} {size}", file=sys.stderr, flush=True)
+            setting = Setting(model, *size, arguments.small_steps)
+            small[model, size], _ = measure(setting, SMALL_CASES, {OURS: pythons[OURS]}, arguments)
+    text = page(results, small, versions, arguments)
+    print(text)
+    if arguments.write:
+        tables.write(RESULT, text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

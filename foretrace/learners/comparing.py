@@ -1,0 +1,267 @@
+"""How far an online gradient is from that of BPTT, parameter by parameter, on the user's own model and data.
+
+Both gradients are of the same losses over the same sequence, from the same states with empty traces. A cosine of 1 and
+a ratio of norms of 1 mean that nothing is lost. What is lost has a reason, and the table names its kind: a parameter
+whose history keeps *all* has none to lose with D-RTRL, one of *direct paths* misses the detours through mixing.
+"""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from foretrace.algorithms.dni import DNI
+from foretrace.compiler import HistoryKind, Parameter
+from foretrace.compiler.reporting.drawing import BORDER, EDGE, FACE, FAMILY, STYLE
+from foretrace.compiler.reporting.tables import table
+from foretrace.compiler.reporting.words import HISTORY
+from foretrace.learners.function import Carry, FunctionLearner
+from foretrace.learners.module import ETraceAlgorithm
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+OVERALL = "overall"
+HATCH = {HistoryKind.ALL: "", HistoryKind.DIRECT: "//", HistoryKind.IN_STEP: "xx", HistoryKind.NONE_NEEDED: ".."}
+
+
+@dataclass(frozen=True)
+class ComparedGradient:
+    """One parameter's online gradient beside that of BPTT.
+
+    Attributes:
+        name: The parameter; `overall` for all of them together.
+        cosine: The cosine of the angle between the two; nan where one of them is zero.
+        norm_ratio: The online norm over that of BPTT; nan where the latter is zero.
+        online_norm: The norm of the online gradient.
+        bptt_norm: The norm of BPTT's.
+        history: What the parameter's history keeps; None for all parameters together.
+    """
+
+    name: str
+    cosine: float
+    norm_ratio: float
+    online_norm: float
+    bptt_norm: float
+    history: HistoryKind | None = None
+
+
+@dataclass(frozen=True)
+class GradientComparison:
+    """Online gradients beside those of BPTT; print it for a table.
+
+    Attributes:
+        rule: The name of the rule.
+        rows: One for each parameter.
+        overall: All parameters together.
+    """
+
+    rule: str
+    rows: tuple[ComparedGradient, ...]
+    overall: ComparedGradient
+
+    def __str__(self) -> str:
+        header = ["parameter", "cosine", "norm ratio", "online norm", "BPTT norm", "history"]
+        rows = [
+            [
+                row.name,
+                _number(row.cosine, ".4f"),
+                _number(row.norm_ratio, ".4f"),
+                _number(row.online_norm, ".3g"),
+                _number(row.bptt_norm, ".3g"),
+                "" if row.history is None else HISTORY[row.history],
+            ]
+            for row in (*self.rows, self.overall)
+        ]
+        return "\n".join([f"{self.rule} against BPTT", *table(header, rows, [40, 12, 12, 12, 12, 20])])
+
+    def dict(self) -> dict[str, Any]:
+        """Plain Python values, as for JSON: the rule, the rows, and all parameters together."""
+        return {
+            "rule": self.rule,
+            "rows": [dataclasses.asdict(row) for row in self.rows],
+            "overall": dataclasses.asdict(self.overall),
+        }
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
+        """Draws the cosine and the ratio of norms of each parameter as bars; no screen is needed.
+
+        Args:
+            path: A file to write, whose ending says the format; None to write none.
+
+        Returns:
+            The matplotlib figure.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        try:
+            import matplotlib
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError("Drawing a comparison needs matplotlib: pip install foretrace[viz]") from error
+        rows = (*self.rows, self.overall)
+        with matplotlib.rc_context({**STYLE, "font.family": FAMILY, "hatch.linewidth": 0.6}):
+            figure = Figure(figsize=(8, 1.4 + 0.32 * len(rows)), layout="constrained")
+            left, right = figure.subplots(1, 2, sharey=True)
+            _bars(left, [row.cosine for row in rows], rows, "cosine to BPTT")
+            _bars(right, [row.norm_ratio for row in rows], rows, "norm over that of BPTT")
+            left.set_yticks(range(len(rows)), [row.name for row in rows], parse_math=False)
+            left.invert_yaxis()
+            figure.suptitle(f"{self.rule} against BPTT")
+            _legend(figure, rows)
+            if path is not None:
+                figure.savefig(path, dpi=150)
+        return figure
+
+
+def compare_gradients(
+    learner: FunctionLearner | ETraceAlgorithm,
+    xs: Any,
+    ys: Any = None,
+    *,
+    loss: Callable[..., Any] | None = None,
+    step_fn: Callable[..., Any] | None = None,
+    params: Any = None,
+    state: Any = None,
+    mask: Any = None,
+    external: Any = None,
+) -> GradientComparison:
+    """Holds the online gradient of a sequence against that of BPTT, for each parameter.
+
+    Both start from the same states with empty traces. Nothing changes: neither a model's states, nor the traces.
+
+    Args:
+        learner: A learner from `foretrace.compile`.
+        xs: Inputs, time first; for a step with several inputs, a tuple of them.
+        ys: Targets, time first; None where the loss needs none.
+        loss: `loss(out, y)`, or `loss(out)` without targets: a scalar for each step.
+        step_fn: For a module, in place of `loss`: takes the items of a step, `x` and where given `y`, calls the learner
+            once and returns the loss.
+        params: The parameters, for a learner of a function.
+        state: The state to start from, or a carry whose state is meant, for a learner of a function.
+        mask: Weights `(T,)` of the losses.
+        external: For a learner of a function, what its rule takes at each step beside the inputs.
+
+    Returns:
+        The comparison; print it, or `plot` it.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp
+        >>> import foretrace as ft
+        >>> def step(params, h, x):
+        ...     h = jnp.tanh(x @ params["w"] + 0.5 * h)
+        ...     return h, h
+        >>> params, xs = {"w": jnp.ones((2, 3))}, jnp.ones((5, 2))
+        >>> learner = ft.compile(step, "D_RTRL", xs[0], params=params, state=jnp.zeros(3))
+        >>> found = ft.compare_gradients(
+        ...     learner, xs, loss=lambda out: jnp.sum(out**2), params=params, state=jnp.zeros(3)
+        ... )
+        >>> f"{found.overall.cosine:.3f}"
+        '1.000'
+    """
+    if isinstance(learner, FunctionLearner):
+        if step_fn is not None:
+            raise TypeError("A learner of a function is compared by its `loss`; `step_fn` is for modules.")
+        online, bptt = _of_function(learner, xs, ys, loss, params, state, mask, external)
+    elif isinstance(learner, ETraceAlgorithm):
+        if params is not None or state is not None or external is not None:
+            raise TypeError(
+                "A learner of a module holds its own parameters and states: leave out `params` and `state`. What its "
+                "rule takes at each step is passed by `step_fn`."
+            )
+        online, bptt = _of_module(learner, xs, ys, loss, step_fn, mask)
+    else:
+        raise TypeError(f"`compare_gradients` takes a learner from `foretrace.compile`; got {type(learner).__name__}.")
+    return _compared(learner.rule.name, learner.graph.parameters, online, bptt)
+
+
+def _of_function(
+    learner: FunctionLearner, xs: Any, ys: Any, loss: Any, params: Any, state: Any, mask: Any, external: Any
+) -> tuple[list[Any], list[Any]]:
+    missing = [name for name, value in (("loss", loss), ("params", params), ("state", state)) if value is None]
+    if missing:
+        raise TypeError(f"A learner of a function is compared with `{'`, `'.join(missing)}` given too.")
+    state = state.state if isinstance(state, Carry) else state
+    length = len(jax.tree.leaves(xs)[0])
+    # Without a synthesiser DNI keeps nothing, so that a window of the whole length is BPTT and no more.
+    whole = dataclasses.replace(learner, rule=DNI(), window=length)
+
+    def gradient(one: FunctionLearner, external: Any) -> list[Any]:
+        carry = one.init(state)
+        run = jax.jit(lambda p: one.grad(p, carry, xs, ys, loss=loss, mask=mask, external=external)[0])
+        return learner.model.flatten_params(run(params))
+
+    return gradient(learner, external), gradient(whole, None)
+
+
+def _of_module(
+    learner: ETraceAlgorithm, xs: Any, ys: Any, loss: Any, step_fn: Any, mask: Any
+) -> tuple[list[Any], list[Any]]:
+    if (loss is None) == (step_fn is None):
+        raise TypeError("A learner of a module is compared by a `loss` or by a `step_fn`: give one of them.")
+    inputs = xs if isinstance(xs, tuple) else (xs,)
+    count = len(inputs)
+    if step_fn is None:
+        step_fn = lambda *items: loss(learner(*items[:count]), *items[count:])
+    sequences = inputs if ys is None else (*inputs, ys)
+    return (
+        learner.trial_gradient(sequences, step_fn, mask, rule=learner.rule, exact=False),
+        learner.trial_gradient(sequences, step_fn, mask, rule=DNI(), exact=True),
+    )
+
+
+def _compared(
+    rule: str, parameters: Sequence[Parameter], online: Sequence[Any], bptt: Sequence[Any]
+) -> GradientComparison:
+    pairs = [(_flat([online[p.index]]), _flat([bptt[p.index]])) for p in parameters]
+    rows = [_row(p.name, *pair, p.history) for p, pair in zip(parameters, pairs, strict=True)]
+    return GradientComparison(rule, tuple(rows), _row(OVERALL, _flat(online), _flat(bptt), None))
+
+
+def _row(name: str, online: np.ndarray, bptt: np.ndarray, history: HistoryKind | None) -> ComparedGradient:
+    mine, other = float(np.linalg.norm(online)), float(np.linalg.norm(bptt))
+    cosine = float((online / mine) @ (bptt / other)) if mine and other else math.nan
+    return ComparedGradient(name, cosine, mine / other if other else math.nan, mine, other, history)
+
+
+def _flat(arrays: Sequence[Any]) -> np.ndarray:
+    return np.concatenate([np.ravel(np.asarray(array, np.float64)) for array in arrays])
+
+
+def _number(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else format(value, form)
+
+
+def _bars(axes: "Axes", values: Sequence[float], rows: Sequence[ComparedGradient], title: str) -> None:
+    for place, (value, row) in enumerate(zip(values, rows, strict=True)):
+        if math.isnan(value):
+            axes.text(0, place, " -", va="center")
+        else:
+            axes.barh(place, value, **_look(row.history))
+    axes.axvline(1, color="black", linewidth=0.8, linestyle="--")
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_title(title, fontsize="medium")
+
+
+def _look(history: HistoryKind | None) -> dict[str, Any]:
+    """Face, border and hatching, so that kinds of history differ in grey too."""
+    if history is None:
+        return dict(facecolor="#555555", edgecolor="#222222")
+    return dict(
+        facecolor=FACE[history], edgecolor=EDGE[history], linestyle=BORDER[history], hatch=HATCH[history], linewidth=1.0
+    )
+
+
+def _legend(figure: "Figure", rows: Sequence[ComparedGradient]) -> None:
+    from matplotlib.patches import Patch
+
+    kinds = [kind for kind in HistoryKind if any(row.history is kind for row in rows)]
+    marks = [Patch(label=f"history: {HISTORY[kind]}", **_look(kind)) for kind in kinds]
+    figure.legend(handles=marks, loc="outside lower center", ncols=2, fontsize="small", frameon=False)
