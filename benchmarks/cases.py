@@ -3,13 +3,15 @@
 `forward` and `BPTT` are what a JAX user would write for the same model: a `lax.scan` of the unmarked step with its
 losses, and `jax.value_and_grad` of their sum. The other names are a rule and a form of it:
 
-- `sequence`: the step function's learner, `jax.jit` of `learner.grad`, its block chosen automatically;
-- `step`: the same with `block=1`, one step after the other;
+- `sequence`: the step function's learner, `jax.jit` of `learner.grad`, its block chosen automatically, for the losses
+  and the gradient, which is what BPTT gives;
+- `carry`: the same, and the states and traces at the end of the sequence too, to go on from;
+- `step`: the same as `carry` with `block=1`, one step after the other;
 - `module`: the module's learner, `learner.etrace_grad` under `brainstate.transform.jit`. It is the only form of
   braintrace, which goes step by step.
 
-Every online case gives the losses, the gradient, and the states and traces at the end of the sequence, so that nothing
-that a rule keeps can be left out by the compiler.
+What is not asked for at the end of a sequence, the compiler may leave out: for `sequence` that is the last change of
+the traces.
 """
 
 import importlib
@@ -85,8 +87,8 @@ def bptt(setting: Setting) -> Run:
     return lambda: run(*values)
 
 
-def by_function(library: Any, rule: str, setting: Setting, **options: Any) -> Run:
-    """The gradient by the learner of the step function."""
+def by_function(library: Any, rule: str, setting: Setting, carry: bool, **options: Any) -> Run:
+    """The gradient by the learner of the step function, with or without what it carries on."""
     network = setting.network(library)
     params, state, (xs, ys) = network.params(), network.state(setting.batch), setting.sequences()
     options |= OPTIONS.get(rule, {})
@@ -94,7 +96,8 @@ def by_function(library: Any, rule: str, setting: Setting, **options: Any) -> Ru
 
     @jax.jit
     def run(params: Any, state: Any, xs: jax.Array, ys: jax.Array) -> Any:
-        return learner.grad(params, learner.init(state), xs, ys, loss=squared_error)
+        gradient, after, losses = learner.grad(params, learner.init(state), xs, ys, loss=squared_error)
+        return (gradient, losses, after) if carry else (gradient, losses)
 
     return lambda: run(params, state, xs, ys)
 
@@ -120,7 +123,7 @@ def make(package: str, case: str, setting: Setting) -> Run:
     library, (rule, form) = importlib.import_module(package), case.split("/")
     if form == "module":
         return by_module(library, rule, setting)
-    return by_function(library, rule, setting, block={"sequence": None, "step": 1}[form])
+    return by_function(library, rule, setting, form != "sequence", block=1 if form == "step" else None)
 
 
 def seconds(run: Run) -> float:

@@ -2,8 +2,8 @@
 
 All sides run the same models (`models.py`) on the same machine in one run, and take turns call by call (`turns.py`);
 what each case computes is told in `cases.py`. Ratios are taken within that run, of the medians and of the minima.
-braintrace, which is slower, may run a shorter sequence (`--rival-steps`): its time per step does not depend on the
-length, and times per step are what is compared.
+Times are given per step, so braintrace may run a shorter sequence where time is short (`--rival-steps`); what a call
+costs once then weighs more on it, and by default it runs the same.
 
     python benchmarks/speed.py                          # print the tables
     python benchmarks/speed.py --write                  # and write docs/results/speed.md
@@ -28,8 +28,14 @@ TITLES = {"PlainLIF": "Recurrent LIF", "LIF": "Recurrent LIF with a synaptic cur
 RULES = ("D_RTRL", "pp_prop", "EProp", "OTTT", "Hybrid")
 SMALL_RULES = (*RULES, "OSTL_recurrent", "OSTL_feedforward", "OTPE", "SnAp", "UORO", "RTRL")
 RIVAL_CASES = ("D_RTRL/module", "pp_prop/module")
-FORMS = {"sequence": "by sequence", "step": "step by step", "module": "by sequence, module"}
-CASES = ["forward", "BPTT", *(f"{rule}/{form}" for rule in RULES for form in FORMS)]
+FORMS = {
+    "sequence": "by sequence",
+    "carry": "by sequence, with its carry",
+    "step": "step by step",
+    "module": "by sequence, module",
+}
+MEASURED = {"D_RTRL": tuple(FORMS), "pp_prop": ("sequence", "step", "module")}
+CASES = ["forward", "BPTT", *(f"{rule}/{form}" for rule in RULES for form in MEASURED.get(rule, ("sequence", "step")))]
 SMALL_CASES = ["forward", "BPTT", *(f"{rule}/{form}" for rule in SMALL_RULES for form in ("sequence", "step"))]
 
 
@@ -172,9 +178,10 @@ def page(results: Results, small: Results, versions: list[str], arguments: argpa
         f"model and size take turns in one run, {arguments.repeats} calls each after a first one that compiles; a case "
         f"that has taken {arguments.case_seconds:g} s is called no more. Times are medians per step; `x BPTT` is the "
         "ratio of medians, `(min)` that of minima. `forward` and `BPTT` are plain JAX: a `lax.scan` of the same model, "
-        "and reverse mode through it. `by sequence` is the learner of a step function with its automatic block, `step "
-        f"by step` the same with `block=1`, `module` is `etrace_grad` of a module's learner. {RIVAL} goes step by step "
-        f"in its default mode; it ran {arguments.rival_steps} steps, and its times per step are compared.",
+        "and reverse mode through it. `by sequence` is the learner of a step function with its automatic block, for "
+        "losses and gradient as BPTT gives them; `with its carry` gives the states and traces at the end too; `step by "
+        f"step` does so with `block=1`; `module` is `etrace_grad` of a module's learner. {RIVAL} goes step by step "
+        f"in its default mode; its sequence has {arguments.rival_steps} steps.",
         "\n".join([*(f"- {line}" for line in versions), f"- {tables.machine()}"]),
         "## Targets",
         f"{sum(target.holds for target in aimed)} of {len(aimed)} hold, by the ratio of medians.",
@@ -207,7 +214,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=TITLES, default=list(TITLES))
     parser.add_argument("--sizes", nargs="+", type=parse_size, default=list(SIZES), metavar="UNITSxBATCH")
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--rival-steps", type=int, default=100, help="steps of braintrace's sequence")
+    parser.add_argument("--rival-steps", type=int, help="steps of braintrace's sequence; by default the same")
     parser.add_argument("--repeats", type=int, default=7, help="calls of each case after the first")
     parser.add_argument("--case-seconds", type=float, default=30.0, help="a case that took longer is called no more")
     parser.add_argument("--small-steps", type=int, default=100, help="steps at the small size; 0 to leave it out")
@@ -215,8 +222,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.relative_to(tables.ROOT)}")
     arguments = parser.parse_args(argv)
     if arguments.quick:
-        arguments.sizes, arguments.steps, arguments.rival_steps = [Size(16, 2)], 12, 6
+        arguments.sizes, arguments.steps = [Size(16, 2)], 12
         arguments.repeats, arguments.small_steps = 2, min(6, arguments.small_steps)
+    arguments.rival_steps = arguments.rival_steps or arguments.steps
     return arguments
 
 

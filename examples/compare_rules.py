@@ -1,7 +1,9 @@
 """How close the gradients of several rules come to that of BPTT, on a small recurrent network of spiking neurons.
 
 `ft.compare_gradients` takes both gradients of the same losses over the same sequence. RTRL is exact; the others trade
-some of it for memory. What a rule loses depends on the model and the task, so it is worth a look at your own.
+some of it for memory, locality or a simpler signal. Random feedback and a random projection look bad in one gradient:
+the first counts on the readout to align with it, the second on the mean of many. What a rule loses depends on the model
+and the task, so it is worth a look at your own.
 """
 
 import jax
@@ -12,10 +14,8 @@ import foretrace as ft
 STEPS, BATCH, INPUTS, UNITS, OUTPUTS = 30, 4, 10, 16, 2
 RULES = {
     "RTRL": {},
-    "SnAp": {"n": 2},
     "OSTL_recurrent": {},
     "D_RTRL": {},
-    "hybrid": {"decay_or_rank": 0.9},
     "pp_prop": {"decay_or_rank": 0.9},
     "OTTT": {"leak": 0.9},
     "EProp": {"feedback": "random"},

@@ -30,13 +30,13 @@ def make_params(key):
 
 def main():
     time = jnp.arange(8 * PIECE + 1)
-    changed = time >= 4 * PIECE
-    signal = jnp.where(changed, jnp.sign(jnp.sin(time / 9.0)), jnp.sin(time / 5.0))[:, None]
+    changed = time > 4 * PIECE
+    signal = jnp.where(changed, jnp.sin(time / 2.0), jnp.sin(time / 6.0))[:, None]
     params, state = make_params(jax.random.key(0)), jnp.zeros(UNITS)
     learner = ft.compile(step, "D_RTRL", signal[0], params=params, state=state)
     print(learner.report)
 
-    optimizer = optax.adam(3e-3)
+    optimizer = optax.sgd(0.02)
     opt_state, carry = optimizer.init(params), learner.init(state)
 
     @jax.jit
@@ -56,7 +56,7 @@ def main():
     for start in range(0, 8 * PIECE, PIECE):
         xs, ys = signal[start : start + PIECE], signal[start + 1 : start + PIECE + 1]
         params, opt_state, carry, losses = learn(params, opt_state, carry, xs, ys)
-        kind = "square" if start >= 4 * PIECE else "sine"
+        kind = "fast" if start >= 4 * PIECE else "slow"
         print(f"{start:5d} to {start + PIECE:5d}  {jnp.mean(losses):.4f}  {kind}")
 
 

@@ -7,10 +7,11 @@ is written as always; `brainstate.nn.GRUCell` marks nothing, so the compiler fin
 import brainstate
 import jax
 import jax.numpy as jnp
+import optax
 
 import foretrace as ft
 
-STEPS, BATCH, UNITS, RATE = 12, 32, 24, 1.0
+STEPS, BATCH, UNITS = 12, 32, 24
 
 
 class Memory(brainstate.nn.Module):
@@ -38,6 +39,9 @@ def main():
     learner = ft.compile(model, "D_RTRL", jnp.zeros((BATCH, 2)), batch_size=BATCH)
     print(learner.report)
 
+    optimizer = optax.adam(1e-2)
+    opt_state = brainstate.State(optimizer.init({path: state.value for path, state in learner.param_states.items()}))
+
     def loss(x, y):
         return jnp.mean(jax.nn.softplus(-y * learner(x)[:, 0]))
 
@@ -47,8 +51,10 @@ def main():
         brainstate.nn.reset_all_states(model, batch_size=BATCH)
         learner.reset_state()
         grads, losses = learner.etrace_grad(xs, ys, step_fn=loss, return_value=True)
-        for path, state in learner.param_states.items():
-            state.value = jax.tree.map(lambda p, g: p - RATE * g, state.value, grads[path])
+        values = {path: state.value for path, state in learner.param_states.items()}
+        changes, opt_state.value = optimizer.update(grads, opt_state.value, values)
+        for path, value in optax.apply_updates(values, changes).items():
+            learner.param_states[path].value = value
         return jnp.mean(losses)
 
     print("\nupdate  loss")

@@ -1,17 +1,57 @@
-"""Every example runs on its own and prints a report without warnings."""
+"""Every example runs on its own, without a warning, and prints what it is there to show."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+EXAMPLES = Path(__file__).parent.parent / "examples"
+TRAINING = ("train_function", "train_module", "online_updates")
+REPORTS = ("own_operator", "plain_function", "spiking_module", *TRAINING)
+
+_printed: dict[str, str] = {}
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_example_prints_a_report(path: Path) -> None:
-    done = subprocess.run([sys.executable, "-W", "error", str(path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "history keeps" in done.stdout
-    assert "no warnings" in done.stdout
+def run(name: str) -> str:
+    """What an example prints; each is run once."""
+    if name not in _printed:
+        command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        _printed[name] = done.stdout
+    return _printed[name]
+
+
+def numbers(printed: str, pattern: str) -> list[float]:
+    return [float(found) for found in re.findall(pattern, printed, re.MULTILINE)]
+
+
+def test_every_example_is_run() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*REPORTS, "compare_rules"}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_example_prints_a_report(name: str) -> None:
+    printed = run(name)
+    assert "history keeps" in printed
+    assert "no warnings" in printed
+
+
+@pytest.mark.parametrize("name", ["train_function", "train_module"])
+def test_loss_halves(name: str) -> None:
+    losses = numbers(run(name), r"^ *\d+(?: to +\d+)?  (\d\.\d{4})$")
+    assert losses[-1] < losses[0] / 2
+
+
+def test_online_updates_follow_a_change_of_the_signal() -> None:
+    for signal in ("slow", "fast"):
+        losses = numbers(run("online_updates"), rf"(\d\.\d{{4}})  {signal}$")
+        assert losses[-1] < losses[0] / 2
+
+
+def test_exact_rule_has_cosine_one() -> None:
+    cosines = dict(re.findall(r"^(\w+) +(-?\d\.\d{3})", run("compare_rules"), re.MULTILINE))
+    assert cosines["RTRL"] == "1.000"
+    assert 0.9 < float(cosines["D_RTRL"]) < 1

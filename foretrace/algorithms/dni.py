@@ -246,14 +246,15 @@ def _back(
         return _one_step_back(plan, weights, steps, cotangents, foretold)
 
     def one(asked: Any, item: Any) -> Any:
-        step, foretold, is_last = jax.tree.map(lambda a: a[None], item)
-        later = [jnp.where(is_last[0], a, b[None]) for a, b in zip(foretold, asked, strict=True)]
-        found = [value[0] for value in _one_step_back(plan, weights, step[0], step[1], later)]
+        (step, outputs, hidden, foretold), is_last = jax.tree.map(lambda a: a[None], item[:-1]), item[-1]
+        later = [jnp.where(is_last, a, b[None]) for a, b in zip(foretold, asked, strict=True)]
+        found = [v[0] for v in _one_step_back(plan, weights, step, Cotangents(outputs, hidden), later)]
         return found, found
 
     is_last = (jnp.arange(length) % chunk_size == chunk_size - 1).at[-1].set(True)
     begin = [jnp.zeros_like(value[0]) for value in foretold]
-    return jax.lax.scan(one, begin, ((steps, cotangents), foretold, is_last), reverse=True)[1]
+    items = (steps, cotangents.outputs, cotangents.hidden, foretold, is_last)
+    return jax.lax.scan(one, begin, items, reverse=True)[1]
 
 
 def _one_step_back(

@@ -78,7 +78,8 @@ def _unknown(name: str) -> CompilationRecord:
 def _parameter_records(parameter: Parameter, patterns: Patterns, program: StepProgram) -> list[CompilationRecord]:
     related = {id(relation.occurrence): relation for relation in parameter.relations}
     if not parameter.occurrences:
-        text = f"Parameter `{parameter.name}` meets no data in this step: its gradient is zero."
+        text = f"Parameter `{parameter.name}` meets no data in this step: its gradient is zero, unless "
+        text += "the step returns a value made of parameters alone."
         return [_about(parameter, DiagnosticKind.PARAMETER_UNUSED, DiagnosticLevel.WARNING, text)]
     records = []
     for occurrence in parameter.occurrences:

@@ -15,7 +15,7 @@ def setting():
 
 @pytest.fixture(scope="module")
 def by_sequence(setting):
-    grads, _, losses = cases.make("foretrace", "D_RTRL/sequence", setting)()
+    grads, losses = cases.make("foretrace", "D_RTRL/sequence", setting)()
     return grads, losses
 
 
