@@ -20,6 +20,7 @@ import numpy as np
 from foretrace._jax import JaxprEqn, Literal, Var, bind_eqn, eval_jaxpr
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.positions import TransitionKind
+from foretrace.compiler.structure import Known
 from foretrace.ops import is_etp_primitive
 from foretrace.program.records import StepProgram
 
@@ -43,16 +44,26 @@ def mixes(eqn: JaxprEqn, constant: Callable[[Any], bool]) -> bool:
         return not all(constant(atom) for atom in eqn.invars[1:])
     if name == "scan":
         return any(mixes(inner, lambda _: False) for inner in eqn.params["jaxpr"].eqns)
-    return name in ALWAYS_MIXING
+    return name in ALWAYS_MIXING or name.startswith("reduce_window")
 
 
-def placed_by_data(eqn: JaxprEqn, constant: Callable[[Any], bool]) -> int | None:
-    """The operand that an equation puts at positions given by data: a scatter's updates, which mix; None for others."""
-    if eqn.primitive.name.startswith("scatter"):
-        return None if constant(eqn.invars[1]) else 2
+def mixed_updates(eqn: JaxprEqn, known: Known) -> int | None:
+    """The operand whose elements an equation puts at positions given by data, or adds up at shared ones: a scatter's
+    updates. None where there is no such operand."""
     if eqn.primitive.name == "dynamic_update_slice":
-        return None if all(constant(atom) for atom in eqn.invars[2:]) else 1
-    return None
+        return None if all(known.value(atom) is not None for atom in eqn.invars[2:]) else 1
+    if not eqn.primitive.name.startswith("scatter"):
+        return None
+    indices = known.value(eqn.invars[1])
+    if indices is None:
+        return 2
+    if eqn.primitive.name == "scatter":
+        return None
+    with jax.ensure_compile_time_eval():
+        ones, zeros = np.ones(eqn.invars[2].aval.shape), np.zeros(eqn.invars[0].aval.shape)
+        options = {name: eqn.params[name] for name in ("dimension_numbers", "mode")}
+        count = np.asarray(jax.lax.scatter_add(zeros, indices, ones, **options))
+    return 2 if np.max(count, initial=0) > 1 else None
 
 
 def run(
@@ -80,6 +91,7 @@ def run(
     added, fixed, jaxpr = added or {}, fixed or {}, program.jaxpr
     env: dict[Var, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*program.consts, *flat], strict=True))
     made = _made(program)
+    known = Known(program.jaxpr, program.consts)
 
     def read(atom: Any, data: bool) -> Any:
         if isinstance(atom, Literal):
@@ -94,7 +106,7 @@ def run(
         def constant(atom: Any) -> bool:
             return isinstance(atom, Literal) or made[atom] == "constants"
 
-        if cut and data and (placed := placed_by_data(eqn, constant)) is not None:
+        if cut and data and (placed := mixed_updates(eqn, known)) is not None:
             operands[placed] = jax.lax.stop_gradient(operands[placed])
         outs = bind_eqn(eqn, *operands)
         stop = cut and data and mixes(eqn, constant)

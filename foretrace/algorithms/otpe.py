@@ -37,7 +37,7 @@ from foretrace.algorithms.factored import (
     zero_data,
     zero_factors,
 )
-from foretrace.algorithms.ottt import check_leak
+from foretrace.algorithms.ottt import check_leak, refuse_moving
 from foretrace.algorithms.postsynaptic import System, estimating, is_far, without_last
 from foretrace.engine.in_step import add_at, in_step_gradient, remainder_gradient
 from foretrace.engine.linearise import Linearised, Signals
@@ -77,6 +77,7 @@ class OTPE(Rule):
             raise ValueError(f"`trace_clip_abs` is {limit!r}. Give a number above zero, or None for no limit.")
 
     def init(self, plan: Plan) -> Any:
+        refuse_moving(self.name, plan)
         if self.mode == "full":
             return [zero_trace(link) for link in estimating(plan).links]
         far = [link for link in estimating(plan).links if is_far(link)]

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from foretrace.algorithms.factored import Decays, FactoredRule
+from foretrace.engine.plan import Plan
+from foretrace.errors import NotSupportedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,10 @@ class OTTT(FactoredRule):
         if self.mode not in ("A", "O"):
             raise ValueError(f"`mode` is {self.mode!r}. Give 'A' (updates after a sequence) or 'O' (after every step).")
 
+    def init(self, plan: Plan) -> Any:
+        refuse_moving(self.name, plan)
+        return super().init(plan)
+
     @property
     def decays(self) -> Decays:
         return Decays(float(self.leak), 0.0)
@@ -45,3 +51,13 @@ def check_leak(leak: Any) -> None:
     number = isinstance(leak, numbers.Real) and not isinstance(leak, bool)
     if not number or not 0 <= float(leak) <= 1:
         raise ValueError(f"`leak` is {leak!r}. Give a number in [0, 1], such as the decay of the potential in a step.")
+
+
+def refuse_moving(rule: str, plan: Plan) -> None:
+    """Refuses groups whose elements move from step to step: a leak at one position cannot follow them."""
+    for link in plan.links:
+        if link.places.moves:
+            raise NotSupportedError(
+                f"{rule} cannot follow {link.name}: the elements of this state move to other positions from step to "
+                "step, and a leaky trace stays where it is. Use D_RTRL or pp_prop, which follow them."
+            )

@@ -10,8 +10,8 @@ import pytest
 import foretrace as ft
 from foretrace.algorithms.d_rtrl import DRTRL
 from foretrace.engine.plan import make_plan
-from oracle import Oracle
 from online import walked_gradient
+from oracle import Oracle
 from random_programs import Program, generate
 from zoo.solved import loss
 
