@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import brainstate
 import jax
 import pytest
 
@@ -54,7 +55,8 @@ def run(snippet: Snippet, name: str, session: dict[str, Any]) -> str:
     """Runs one fence in its page's session, so that a traceback names the page's own lines; returns what it prints."""
     printed = io.StringIO()
     code = compile("\n" * snippet.line + snippet.text, name, "exec")
-    with jax.enable_x64(False), contextlib.redirect_stdout(printed):
+    single = brainstate.environ.context(precision=32)  # brainstate makes parameters and states by its own setting
+    with single, jax.enable_x64(False), contextlib.redirect_stdout(printed):
         exec(code, session)
     return "".join(f"{line.rstrip()}\n" for line in printed.getvalue().rstrip().splitlines())
 

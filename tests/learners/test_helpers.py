@@ -144,6 +144,27 @@ def test_function_gives_a_new_learner() -> None:
     assert float(jnp.max(jnp.abs(learner.init(state).trace["synthesizer"]["group_0"]["weight"]))) == 0.0
 
 
+def test_targets_reach_to_the_end_of_their_window() -> None:
+    """An untrained synthesiser foretells nothing, so that its error is the size of the targets."""
+    length, chunk_size, state = 6, 4, 3.0 * XS[0]
+    learner = ft.compile(step, "dni", XS[0], params=PARAMS, state=state, synthesizer=ft.SyntheticGradient())
+    _, errors = ft.train_synthetic_gradient(
+        learner, XS[:length], chunk_size=chunk_size, loss_fn=half_square, params=PARAMS, state=state
+    )
+
+    def losses_of_window(h: Any, start: int) -> Any:
+        end = min((start // chunk_size + 1) * chunk_size, length)
+        return jnp.sum(
+            jax.vmap(half_square)(jax.lax.scan(lambda h, x: step(PARAMS, h, x), h, XS[start:end])[1]),
+        )
+
+    wanted, h = 0.0, state
+    for k in range(length):
+        wanted += 0.5 * np.sum(jax.grad(losses_of_window)(h, k) ** 2) / length
+        h, _ = step(PARAMS, h, XS[k])
+    np.testing.assert_allclose(errors[0], wanted, rtol=1e-10)
+
+
 def test_states_are_made_anew_for_their_batch_or_taken_as_they_are() -> None:
     net = Net()
     learner = ft.compile(net, "DNI", XS[:2], batch_size=2, synthesizer=ft.SyntheticGradient())
