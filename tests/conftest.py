@@ -3,7 +3,8 @@
 import os
 
 # Most of the time goes into compiling small programs that run once: XLA may spare its effort. Read when JAX starts.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+CHEAP = ("backend_optimization_level=0", "llvm_disable_expensive_passes=true", "cpu_parallel_codegen_split_count=1")
+os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in CHEAP))
 
 import brainstate
 import jax

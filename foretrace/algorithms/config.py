@@ -1,6 +1,6 @@
 """A rule by its parts: what traces it keeps, what carries them, what they are multiplied by.
 
-Every rule of this package is one choice for each part. `ETraceConfig` names the choices and finds the rule; a combination
+A rule of this package is one choice for each part. `ETraceConfig` names the choices and finds the rule; a combination
 that no rule stands for is refused, with those that some rule does.
 """
 

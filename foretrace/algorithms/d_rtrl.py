@@ -11,7 +11,7 @@ from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.plan import Plan
 from foretrace.engine.rule import Block, Rule
 from foretrace.engine.sweep import credit
-from foretrace.engine.traces import Trace, advance_all, contract, zero_trace
+from foretrace.engine.traces import Trace, advance_all, after, contract, zero_trace
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class DRTRL(Rule):
         if cotangents is None:
             return None, self.carry(lin, transitions, trace)
         gradients = self.gradients(lin, transitions, block, cotangents, trace)
+        if _outweigh(trace, gradients):
+            transitions = [after(transition, gradients) for transition in transitions]
         return plan.pull_back(params, gradients), self.carry(lin, transitions, trace)
 
     def carry(self, lin: Linearised, transitions: Sequence[jax.Array], trace: Any) -> Any:
@@ -71,6 +73,11 @@ class DRTRL(Rule):
             joined = link.group.concat_hidden([signal[k] for k in places])
             add_at(gradients, link.weight_index, contract(link, e, joined))
         return plan.pull_back(params, gradients)
+
+
+def _outweigh(trace: Any, gradients: Sequence[jax.Array]) -> bool:
+    """Whether a copy of the traces would cost more than a look at all gradients."""
+    return sum(leaf.size for leaf in jax.tree.leaves(trace)) > 4 * sum(gradient.size for gradient in gradients)
 
 
 def contracted(

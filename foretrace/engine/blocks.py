@@ -1,7 +1,8 @@
 """How many steps a block has: enough to make small products large, few enough to fit a memory budget.
 
 The choice changes the speed alone. A block's arrays grow with its steps; the traces do not, and are passed over once
-a block. So a block may take about as much memory as the traces do, or a fixed amount where they are small.
+a block. So a block pays where it takes a few times as much memory as the traces, and need not be large where they are
+small.
 """
 
 import math
@@ -12,7 +13,8 @@ import numpy as np
 from foretrace.engine.plan import Plan
 from foretrace.engine.rule import Rule
 
-SMALLEST_BUDGET = 256 * 2**20
+SMALLEST_BUDGET, LARGEST_BUDGET = 16 * 2**20, 256 * 2**20
+TRACES = 6  # a block of so many times the traces' memory makes a pass over the traces cheap
 LARGEST_BLOCK = 200
 
 
@@ -22,13 +24,16 @@ def default_block(plan: Plan, rule: Rule, budget: int | None = None) -> int:
     Args:
         plan: The plan of a model.
         rule: The rule, whose traces are measured.
-        budget: Bytes that the arrays of a block may take; by default as much as the traces, and at least 256 MiB.
+        budget: Bytes that the arrays of a block may take; by default six times as much as the traces, but at least
+            16 MiB, and at most 256 MiB or the size of the traces.
 
     Returns:
         A number of steps from 1 to 200.
     """
-    available = max(SMALLEST_BUDGET, trace_bytes(plan, rule)) if budget is None else budget
-    return int(min(LARGEST_BLOCK, max(1, available // max(1, step_bytes(plan)))))
+    if budget is None:
+        traces = trace_bytes(plan, rule)
+        budget = min(max(SMALLEST_BUDGET, TRACES * traces), max(LARGEST_BUDGET, traces))
+    return int(min(LARGEST_BLOCK, max(1, budget // max(1, step_bytes(plan)))))
 
 
 def even_block(length: int, largest: int) -> int:

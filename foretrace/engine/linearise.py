@@ -1,8 +1,8 @@
 """All derivatives that a block of steps needs, from one evaluation of its steps side by side.
 
-`linearise` takes the values from which each of `K` steps starts and the cotangents of their outputs, and gives per step:
-what the operators multiply, the transition `D` of each group, the partial derivatives `l` and `b` of the loss, and the
-in-step cotangent of every `y`. Every array has a leading axis of steps.
+`Linearised` takes the values from which each of `K` steps starts, and gives per step what the operators multiply and
+the transition `D` of each group; from the cotangents of the steps' outputs also the partial derivatives `l` and `b` of
+the loss, and the in-step cotangent of every `y`. Every array has a leading axis of steps.
 """
 
 from collections.abc import Callable, Sequence

@@ -105,8 +105,13 @@ def scan_blocks(advance: Callable[[Any, Any], tuple[Any, Any]], carry: Any, item
     full = (length - 1) // block
     parts = []
     if full:
-        blocks = jax.tree.map(lambda a: a[: full * block].reshape(full, block, *a.shape[1:]), items)
-        carry, found = jax.lax.scan(advance, carry, blocks)
+
+        def one(carry: Any, number: jax.Array) -> tuple[Any, Any]:
+            # Cut out here and not before the loop, which would copy the whole sequence.
+            part = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, number * block, block), items)
+            return advance(carry, part)
+
+        carry, found = jax.lax.scan(one, carry, jnp.arange(full))
         parts.append(jax.tree.map(lambda a: a.reshape(full * block, *a.shape[2:]), found))
     # The last block stands outside of the loop, full or not: what is not used of its carry is then not computed.
     carry, found = advance(carry, jax.tree.map(lambda a: a[full * block :], items))

@@ -5,6 +5,7 @@ one product of matrices per slot, however many steps the block has. Where positi
 is walked step by step.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,3 +76,14 @@ def contract(link: Link, trace: Trace, signal: jax.Array) -> jax.Array:
     for part in parts[1:]:
         total = total + part
     return total
+
+
+def after(values: jax.Array, others: Sequence[jax.Array]) -> jax.Array:
+    """The same values, but not before some others are known.
+
+    Whoever reads a trace and then changes it passes what was read here, and changes the trace by the result: XLA then
+    knows that the old trace is free, and writes the new one over it. Otherwise it copies the trace first, which takes
+    as long as all the rest of a step. Nothing is above infinity, so what is added is zero; a NaN changes nothing.
+    """
+    largest = functools.reduce(jnp.maximum, [jnp.max(jnp.real(other), initial=0) for other in others], jnp.zeros(()))
+    return values + jnp.where(largest > jnp.inf, 1, 0).astype(values.dtype)

@@ -17,6 +17,8 @@ from foretrace.cli.network import CUE, RECALL, STEPS, make_sequences
 from foretrace.cli.training import bptt_gradient, cosine, online_gradient, train
 from foretrace.compiler.history import HistoryKind
 
+pytestmark = pytest.mark.xdist_group("demo")  # one worker runs the demonstration for all
+
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):

@@ -10,7 +10,7 @@ from foretrace.algorithms.d_rtrl import DRTRL
 from online import online_gradient, walked_gradient
 from zoo.solved import BY_NAME, STEPS, loss, solved
 
-BLOCKS = (1, 3, STEPS)  # steps, ragged blocks, the whole sequence of 7 steps
+BLOCKS = (1, 3)  # step by step; two blocks of 3 and a shorter one
 SOME = [
     "recurrent LIF",
     "marked LSTM, fused gates",
@@ -34,6 +34,18 @@ def test_equals_the_oracle_in_blocks_of_any_size(name: str) -> None:
     model = solved(name)
     for block in BLOCKS:
         agree(walked_gradient(model.graph, DRTRL(), loss, *model.values, block=block), model.online)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.xdist_group(name), *([] if name in SOME else [pytest.mark.slow])])
+        for name in BY_NAME
+    ],
+)
+def test_equals_the_oracle_in_one_block_of_seven(name: str) -> None:
+    model = solved(name)
+    agree(walked_gradient(model.graph, DRTRL(), loss, *model.values, block=STEPS), model.online)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in BY_NAME])

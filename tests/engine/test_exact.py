@@ -69,8 +69,8 @@ def test_traces_in_half_precision_stay_close() -> None:
     full = ft.compile(step, "D_RTRL", xs[0], params=params, state=state)
     carry = half.init(state)
     assert {leaf.dtype for leaf in jax.tree.leaves(carry.trace)} == {jnp.bfloat16.dtype}
-    found, carry, _ = half.grad(params, carry, xs, loss=jnp.sum)
-    wanted, _, _ = full.grad(params, full.init(state), xs, loss=jnp.sum)
+    found, carry, _ = half.grad(params, carry, xs[:12], loss=jnp.sum)
+    wanted, _, _ = full.grad(params, full.init(state), xs[:12], loss=jnp.sum)
     assert {leaf.dtype for leaf in jax.tree.leaves(carry.trace)} == {jnp.bfloat16.dtype}
     np.testing.assert_allclose(found["w"], wanted["w"], rtol=0.05, atol=0.05 * float(jnp.max(jnp.abs(wanted["w"]))))
 

@@ -1,7 +1,7 @@
 """The contract of edges: how a linear operator's weight acts on its output.
 
-In `y_u = sum_j A_uj(x) w_j`, an *edge* is a pair `(j, u)` that can be nonzero. A trace has one value per edge (and slot,
-and place), in whatever layout suits the family.
+In `y_u = sum_j A_uj(x) w_j`, an *edge* is a pair `(j, u)` that can be nonzero. A trace has one value per edge (and
+slot, and place), in whatever layout suits the family.
 """
 
 from collections.abc import Sequence

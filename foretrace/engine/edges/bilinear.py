@@ -81,7 +81,9 @@ class Bilinear(Edges):
         # One product of two matrices, steps and batch along the axis that is summed.
         rows = self._matrix(data, self.x, self.batch, self.inner)
         columns = self._matrix(cotangents, self.y, self.batch, self.rest)
-        return self._as_weight((rows.T @ columns).reshape([self.sizes[axis] for axis in self.inner + self.rest]))
+        # A single row is multiplied out, so that what it is added to takes it up in the same pass.
+        product = rows.T @ columns if rows.shape[0] > 1 else rows[0][:, None] * columns[0]
+        return self._as_weight(product.reshape([self.sizes[axis] for axis in self.inner + self.rest]))
 
     def accumulate(self, data: jax.Array, values: jax.Array) -> jax.Array:
         data = data.astype(values.dtype)
@@ -155,10 +157,7 @@ def bilinear(eqn: JaxprEqn, y_index: int, x_index: int, w_index: int) -> Bilinea
 
 
 def _as_jaxpr(eqn: JaxprEqn) -> Jaxpr:
-    if is_etp_primitive(eqn.primitive):
-        plain = eqn.primitive.plain
-    else:
-        plain = eqn.primitive.bind
+    plain = eqn.primitive.plain if is_etp_primitive(eqn.primitive) else eqn.primitive.bind
     return make_jaxpr_of(lambda *args: plain(*args, **eqn.params), [a.aval for a in eqn.invars]).jaxpr
 
 
