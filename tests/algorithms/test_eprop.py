@@ -112,10 +112,10 @@ def _spikes_alone(params: Any, state: Any, x: Any) -> tuple[Any, Any]:
 FAST = (
     "recurrent ALIF, adapting within the step",
     "rolled state",
-    "recurrent LIF with delayed spikes",
-    "module: marked ALIF in one packed state",
 )
 SLOW = (
+    "recurrent LIF with delayed spikes",
+    "module: marked ALIF in one packed state",
     "LSTM, separate gates",
     "lateral coupling by a roll",
     "three layers of LIF, the second one recurrent",
