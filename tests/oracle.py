@@ -136,11 +136,16 @@ class Oracle:
 
     def gradient(self, params: Any, hidden: Any, other: Any, inputs: Sequence[Any]) -> list[np.ndarray]:
         """The gradient of the summed losses over a sequence, one array for each parameter."""
+        return self.gradients(params, hidden, other, inputs)[-1]
+
+    def gradients(self, params: Any, hidden: Any, other: Any, inputs: Sequence[Any]) -> list[list[np.ndarray]]:
+        """The gradients of the losses summed so far, after each step of a sequence."""
         program, relations = self.graph.program, self.graph.hidden_param_op_relations
         quantities = jax.jit(self._quantities)
         total = [np.zeros(p.shape) for p in params]
         size = sum(leaf.aval.size for leaf in program.hidden)
         traces = [[np.zeros((size, w.var.aval.size)) for w in r.occurrence.weights] for r in relations]
+        totals = []
         for x in inputs:
             found = quantities(params, hidden, other, x)
             total = [a + np.asarray(b) for a, b in zip(total, found["in_step"], strict=True)]
@@ -152,7 +157,8 @@ class Oracle:
                         total[i] = total[i] + part
                     traces[k][n] = carried + found["F"][k] @ found["dydw"][k][n]
             hidden, other = found["hidden"], found["other"]
-        return total
+            totals.append(total)
+        return totals
 
     def _pull_back(self, relation: Any, weight: Any, params: Any, signal: Any) -> dict[int, np.ndarray]:
         chain = relation.trainable_processing_chains[weight.name]

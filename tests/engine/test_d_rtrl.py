@@ -63,22 +63,16 @@ def test_no_gradient_is_zero_that_is_not_zero_in_bptt(name: str) -> None:
 def test_one_step_equals_bptt(name: str) -> None:
     model = solved(name)
     params, hidden, other, inputs = model.values
-    first = (params, hidden, other, inputs[:1])
-
-    def whole(params: Any) -> Any:
-        return loss(model.graph.program(params, hidden, other, inputs[0])[2])
-
-    expected = jax.jit(jax.grad(whole))(list(params))
-    agree(walked_gradient(model.graph, DRTRL(), loss, *first, block=1), expected)
+    agree(walked_gradient(model.graph, DRTRL(), loss, params, hidden, other, inputs[:1], block=1), model.first)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in SOME])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in SOME[::2]])
 def test_a_loop_over_blocks_gives_the_same(name: str) -> None:
     model = solved(name)
     agree(online_gradient(model.graph, DRTRL(), loss, *model.values, block=3), model.online)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in SOME])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in SOME[1::2]])
 def test_vmap_over_parameters_and_states(name: str) -> None:
     model = solved(name)
     params, hidden, other, inputs = model.values

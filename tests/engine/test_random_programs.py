@@ -15,7 +15,7 @@ from oracle import Oracle
 from random_programs import Program, generate
 from zoo.solved import loss
 
-QUICK, RAGGED, SLOW, CHUNK = 60, 20, 2000, 20
+QUICK, RAGGED, SLOW, CHUNK = 60, 10, 2000, 20
 STEPS = 4
 TOLERANCES = {
     "float32": 1e-4,

@@ -25,12 +25,14 @@ class Solved:
         graph: The compiled model.
         values: Flat parameters, hidden states, other states, and the inputs of each step.
         online: The D-RTRL gradient by the dense oracle.
+        first: That of the first step alone, which is `jax.grad` of the step's loss.
         whole: The gradient by BPTT.
     """
 
     graph: ft.ETraceGraph
     values: tuple[Any, Any, Any, Any]
     online: list[Any]
+    first: list[Any]
     whole: list[Any]
 
 
@@ -40,7 +42,8 @@ def solved(name: str) -> Solved:
     model = BY_NAME[name]
     graph, built = compiled(model)
     values = flat_values(graph, model, built, STEPS)
-    return Solved(graph, values, Oracle(graph, loss).gradient(*values), bptt(graph, loss, *values))
+    online = Oracle(graph, loss).gradients(*values)
+    return Solved(graph, values, online[-1], online[0], bptt(graph, loss, *values))
 
 
 def loss(outputs: list[Any]) -> Any:
