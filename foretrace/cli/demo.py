@@ -96,7 +96,6 @@ def print_memory(gradients: dict[str, Gradient], params: Params) -> None:
         found = [working_memory(gradient, params, BATCH, length) for length in LENGTHS]
         words = ["unknown" if size is None else f"{size / 1e6:,.0f} MB" for size in found]
         print(f"  {name:<16}" + "".join(f"  {word:>13}" for word in words))
-    print("  (What grows online is one copy of the inputs; a stream that is fed in pieces has none.)")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
