@@ -16,6 +16,7 @@ from foretrace._jax import Literal, Var, eval_jaxpr, is_float
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import Occurrence
 from foretrace.engine.axons import Axon
+from foretrace.engine.edges.base import operator_of
 from foretrace.engine.evaluate import Step, fixed_values, run_perturbed, zero_shifts
 from foretrace.engine.plan import Link, Plan
 
@@ -204,15 +205,11 @@ class Linearised:
     def operator_gradient(self, occurrence: Occurrence, weight_index: int, cotangents: jax.Array) -> jax.Array:
         """The gradient of one weight of a linear operator by cotangents `(K, *y_shape)`, summed over the steps."""
         eqn = occurrence.eqn
-        place = eqn.outvars.index(occurrence.y_var)
+        operator = operator_of(eqn, eqn.outvars.index(occurrence.y_var))
 
         def outputs(weight: Any) -> Any:
             def y(operands: Any) -> Any:
-                values = [weight if i == weight_index else o for i, o in enumerate(operands)]
-                found = eqn.primitive.plain(*values, **eqn.params) if hasattr(eqn.primitive, "plain") else None
-                if found is None:
-                    return eqn.primitive.bind(*values, **eqn.params)
-                return found[place] if eqn.primitive.multiple_results else found
+                return operator(*(weight if i == weight_index else o for i, o in enumerate(operands)))
 
             return self.over_steps(y, eqn.invars)
 

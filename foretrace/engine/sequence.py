@@ -193,7 +193,13 @@ def run_steps(
     plan: Plan, params: Sequence[Any], states: States, inputs: Sequence[Any]
 ) -> tuple[States, Step, list[jax.Array]]:
     """Runs the model over stacked inputs; gives the states, what each step started from, and the outputs."""
-    weights = plan.weights(params)
+    return run_weighted(plan, plan.weights(params), states, inputs)
+
+
+def run_weighted(
+    plan: Plan, weights: Sequence[Any], states: States, inputs: Sequence[Any]
+) -> tuple[States, Step, list[jax.Array]]:
+    """As `run_steps`, from the weights that the parameters make."""
 
     def one(carry: Any, x: Any) -> tuple[Any, Any]:
         hidden, other = carry
@@ -201,9 +207,13 @@ def run_steps(
         return (new_hidden, new_other), (Step(hidden, other, x, saved), outputs)
 
     carry = (list(states.hidden), list(states.other))
-    if _length(inputs) == 1:
-        (hidden, other), found = one(carry, [x[0] for x in inputs])
-        steps, outputs = jax.tree.map(lambda a: a[None], found)
-    else:
-        (hidden, other), (steps, outputs) = jax.lax.scan(one, carry, list(inputs))
+    (hidden, other), (steps, outputs) = scan_or_run(one, carry, list(inputs))
     return States(hidden, other, states.extra), steps, outputs
+
+
+def scan_or_run(one: Callable[[Any, Any], Any], carry: Any, items: Any) -> tuple[Any, Any]:
+    """`lax.scan`, without its loop where there is one step alone."""
+    if _length(items) > 1:
+        return jax.lax.scan(one, carry, items)
+    carry, found = one(carry, jax.tree.map(lambda a: a[0], items))
+    return carry, jax.tree.map(lambda a: jnp.asarray(a)[None], found)

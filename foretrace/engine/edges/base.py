@@ -4,11 +4,14 @@ In `y_u = sum_j A_uj(x) w_j`, an *edge* is a pair `(j, u)` that can be nonzero. 
 slot, and place), in whatever layout suits the family.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from foretrace._jax import JaxprEqn, bind_eqn
+from foretrace.ops import is_etp_primitive
 
 
 class Edges:
@@ -66,3 +69,15 @@ class Elementwise(Edges):
 
     def contract(self, trace: jax.Array, values: jax.Array) -> jax.Array:
         return jnp.sum(trace * values, axis=0)
+
+
+def operator_of(eqn: JaxprEqn, y_index: int) -> Callable[..., jax.Array]:
+    """What an equation computes for one of its outputs, from its operands and unmarked."""
+
+    def operator(*operands: Any) -> jax.Array:
+        if not is_etp_primitive(eqn.primitive):
+            return bind_eqn(eqn, *operands)[y_index]
+        found = eqn.primitive.plain(*operands, **eqn.params)
+        return found[y_index] if eqn.primitive.multiple_results else found
+
+    return operator

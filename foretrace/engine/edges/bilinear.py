@@ -15,8 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._jax import Jaxpr, JaxprEqn, Literal, make_jaxpr_of
-from foretrace.engine.edges.base import Edges
-from foretrace.ops import is_etp_primitive
+from foretrace.engine.edges.base import Edges, operator_of
 
 LETTERS = "abcdefghijlmnopqrstuvwxyz"  # k counts steps
 STEP, PLACE = "k", "P"
@@ -140,10 +139,11 @@ def sum_of_products(traces: jax.Array, factors: jax.Array) -> jax.Array:
 
 def bilinear(eqn: JaxprEqn, y_index: int, x_index: int, w_index: int) -> Bilinear | None:
     """The product that an equation computes; None where it is not a plain product of two operands."""
-    jaxpr, labels = _as_jaxpr(eqn), _Labels()
+    jaxpr = make_jaxpr_of(operator_of(eqn, y_index), [atom.aval for atom in eqn.invars]).jaxpr
+    labels = _Labels()
     x_var, w_var = jaxpr.invars[x_index], jaxpr.invars[w_index]
     x_axes, w_axes = labels.fresh(x_var.aval.ndim), labels.fresh(w_var.aval.ndim)
-    y_axes = _follow(jaxpr, {x_var: ("x", x_axes), w_var: ("w", w_axes)}, labels, y_index)
+    y_axes = _follow(jaxpr, {x_var: ("x", x_axes), w_var: ("w", w_axes)}, labels)
     if y_axes is None:
         return None
     found = [labels.find(label) for label in [*x_axes, *w_axes, *y_axes]]
@@ -156,13 +156,8 @@ def bilinear(eqn: JaxprEqn, y_index: int, x_index: int, w_index: int) -> Bilinea
     return Bilinear(x, w, y, sizes, x_index)
 
 
-def _as_jaxpr(eqn: JaxprEqn) -> Jaxpr:
-    plain = eqn.primitive.plain if is_etp_primitive(eqn.primitive) else eqn.primitive.bind
-    return make_jaxpr_of(lambda *args: plain(*args, **eqn.params), [a.aval for a in eqn.invars]).jaxpr
-
-
-def _follow(jaxpr: Jaxpr, known: dict[Any, tuple[str, list[int]]], labels: _Labels, y_index: int) -> Any:
-    """The axes of an output, as products and transpositions leave them; None where there is anything else."""
+def _follow(jaxpr: Jaxpr, known: dict[Any, tuple[str, list[int]]], labels: _Labels) -> Any:
+    """The axes of the output, as products and transpositions leave them; None where there is anything else."""
     for eqn in jaxpr.eqns:
         ins = [None if isinstance(a, Literal) else known.get(a) for a in eqn.invars]
         if not any(ins):
@@ -172,7 +167,7 @@ def _follow(jaxpr: Jaxpr, known: dict[Any, tuple[str, list[int]]], labels: _Labe
         if found is None:
             return None
         known[eqn.outvars[0]] = found
-    out = jaxpr.outvars[y_index]
+    out = jaxpr.outvars[0]
     kind, axes = ("", None) if isinstance(out, Literal) else known.get(out, ("", None))
     return axes if kind == "y" else None
 
@@ -201,7 +196,7 @@ def _same(eqn: JaxprEqn, ins: Any, labels: _Labels) -> Any:
 def _nested(eqn: JaxprEqn, ins: Any, labels: _Labels) -> Any:
     inner = eqn.params["jaxpr"].jaxpr
     known = {var: found for var, found in zip(inner.invars, ins, strict=True) if found}
-    axes = _follow(inner, known, labels, 0) if len(eqn.outvars) == 1 else None
+    axes = _follow(inner, known, labels) if len(eqn.outvars) == 1 else None
     return None if axes is None else ("y", axes)
 
 

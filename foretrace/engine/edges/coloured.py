@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foretrace._jax import JaxprEqn, bind_eqn, make_jaxpr_of
+from foretrace._jax import JaxprEqn, make_jaxpr_of
 from foretrace.compiler.patterns import analyse
-from foretrace.engine.edges.base import Edges
-from foretrace.ops import is_etp_primitive
+from foretrace.engine.edges.base import Edges, operator_of
 
 
 class Coloured(Edges):
@@ -30,7 +29,7 @@ class Coloured(Edges):
     def __init__(self, eqn: JaxprEqn, y_index: int, w_index: int) -> None:
         self.w_index, self.w_shape = w_index, tuple(eqn.invars[w_index].aval.shape)
         self.y_shape, self.dtype = tuple(eqn.outvars[y_index].aval.shape), eqn.outvars[y_index].aval.dtype
-        self.operator = _operator(eqn, y_index)
+        self.operator = operator_of(eqn, y_index)
         rows, columns = _pattern(eqn, self.operator, w_index)
         self.colors, count = _colour(rows, columns, int(np.prod(self.w_shape, dtype=int)))
         self.table = np.full((count, int(np.prod(self.y_shape, dtype=int))), -1, dtype=np.int64)
@@ -69,16 +68,6 @@ class Coloured(Edges):
 
 def _flat(array: jax.Array, lead: int) -> jax.Array:
     return array.reshape(*array.shape[:lead], -1)
-
-
-def _operator(eqn: JaxprEqn, y_index: int) -> Callable[..., jax.Array]:
-    def operator(*operands: Any) -> jax.Array:
-        if is_etp_primitive(eqn.primitive):
-            found = eqn.primitive.plain(*operands, **eqn.params)
-            return found[y_index] if eqn.primitive.multiple_results else found
-        return bind_eqn(eqn, *operands)[y_index]
-
-    return operator
 
 
 def _pattern(eqn: JaxprEqn, operator: Callable[..., Any], w_index: int) -> tuple[np.ndarray, np.ndarray]:

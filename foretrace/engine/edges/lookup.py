@@ -22,7 +22,6 @@ class Lookup(Bilinear):
         table: The shape `(rows, features)` of the weight.
         index_operand: Which operand holds the indices.
         clip: Whether an index outside the table means its nearest row; otherwise it means none.
-        trailing: Whether the indices have a last axis of size 1 beside those of `y`.
     """
 
     def __init__(self, index_shape: tuple[int, ...], table: tuple[int, int], index_operand: int, clip: bool) -> None:
