@@ -2,11 +2,14 @@
 
 from foretrace import _precision as _precision  # isort: skip  (before anything that imports brainstate)
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
+from foretrace import legacy as _legacy
+from foretrace import nn as nn
 from foretrace.algorithms import (
     ETraceConfig,
     FixedRandomFeedback,
-    KappaFilter,
-    PresynapticTrace,
     SyntheticGradient,
 )
 from foretrace.compiler import (
@@ -57,16 +60,19 @@ from foretrace.learners import (
     ETraceGraphExecutor,
     ETraceVjpAlgorithm,
     ETraceVjpGraphExecutor,
+    ETraceVmap,
     FunctionLearner,
     GradExpon,
     GradientComparison,
     Hybrid,
     HybridDimVjpAlgorithm,
     IODimVjpAlgorithm,
+    KappaFilter,
     MultiStepData,
     OSTLFeedforward,
     OSTLRecurrent,
     ParamDimVjpAlgorithm,
+    PresynapticTrace,
     RandomProjectionVjpAlgorithm,
     SequenceDriverMixin,
     SingleStepData,
@@ -91,6 +97,7 @@ from foretrace.ops import (
 from foretrace.program import CompilationRecord, ControlFlowPolicy, DiagnosticKind, DiagnosticLevel, StepProgram
 
 __version__ = "0.1.0"
+__version_info__ = (0, 1, 0)
 
 __all__ = [
     # from a model to a learner
@@ -109,6 +116,7 @@ __all__ = [
     "HybridDimVjpAlgorithm",
     "RandomProjectionVjpAlgorithm",
     "SequenceDriverMixin",
+    "ETraceVmap",
     "EligibilityTrace",
     "ETraceGraphExecutor",
     "ETraceVjpGraphExecutor",
@@ -182,3 +190,26 @@ __all__ = [
     "ControlFlowError",
     "NonFiniteError",
 ]
+
+if _TYPE_CHECKING:
+    from foretrace.legacy import ConvOp as ConvOp
+    from foretrace.legacy import ElemWiseOp as ElemWiseOp
+    from foretrace.legacy import ElemWiseParam as ElemWiseParam
+    from foretrace.legacy import ETraceOp as ETraceOp
+    from foretrace.legacy import ETraceParam as ETraceParam
+    from foretrace.legacy import FakeElemWiseParam as FakeElemWiseParam
+    from foretrace.legacy import FakeETraceParam as FakeETraceParam
+    from foretrace.legacy import LoraOp as LoraOp
+    from foretrace.legacy import MatMulOp as MatMulOp
+    from foretrace.legacy import NonTempParam as NonTempParam
+    from foretrace.legacy import SpMatMulOp as SpMatMulOp
+    from foretrace.legacy import general_y2w as general_y2w
+    from foretrace.legacy import stop_param_gradients as stop_param_gradients
+else:
+
+    def __getattr__(name: str) -> _Any:
+        return _legacy.serve(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_legacy.INSTEAD})

@@ -6,12 +6,16 @@ This module joins the frontends, which know model libraries, to the compiler, wh
 from typing import Any
 
 import brainstate
+import jax
+import jax.numpy as jnp
 
 from foretrace.compiler import ETraceGraph, HiddenGroup, HiddenParamOpRelation, HiddenPerturbation, compile_program
 from foretrace.compiler.graph import Discover
 from foretrace.errors import ExampleInputError, NotSupportedError
 from foretrace.frontends import FunctionModel, ModuleInfo, extract_module_info, trace_model
-from foretrace.learners import ETraceAlgorithm, FunctionLearner, find_rule
+from foretrace.learners import ETraceAlgorithm, ETraceVmap, FunctionLearner, find_rule
+from foretrace.learners.data import one_step
+from foretrace.learners.options import check_scope
 from foretrace.program.control_flow import ControlFlowPolicy
 from foretrace.program.diagnostics import Path
 
@@ -39,16 +43,17 @@ def compile(
         batch_size: The batch that a module's states are initialised for; None for none.
         seed: Seeds brainstate's random numbers before a module's states are initialised.
         verbose: Prints the report, at this level, where it is above 0.
-        vmap: Not offered yet.
+        vmap: Whether the module is written for one sample and mapped over a batch of `batch_size`; example inputs have
+            the batch axis in front all the same. The call site does not differ from that of a module with a batch axis.
         **options: Options of the rule, and `control_flow`, `discover`, `block`, `vjp_method`, `check_finite`; for
             functions also `window`.
 
     Returns:
-        For a module a learner of the rule's class, its states initialised and its graph compiled; for a function a
-        `FunctionLearner`.
+        For a module a learner of the rule's class, its states initialised and its graph compiled, with `vmap` inside
+        of an `ETraceVmap`; for a function a `FunctionLearner`.
 
     Raises:
-        ValueError: No such rule, or no example input.
+        ValueError: No such rule, no example input, or with `vmap` no `batch_size` or example inputs of another batch.
         TypeError: Not a rule, or not an option of it.
 
     Examples:
@@ -61,12 +66,15 @@ def compile(
     learner_class, chosen = find_rule(algorithm)
     if not example_inputs:
         raise ExampleInputError("No example input was given. Pass the input of one step after the rule.")
-    if vmap:
-        raise NotSupportedError("`vmap=True` is not offered yet: give the model a batch axis with `batch_size`.")
     if isinstance(model, brainstate.nn.Module):
         if params is not None or state is not None:
             raise TypeError(f"{type(model).__name__} holds its own parameters and states: leave out `params`, `state`.")
-        learner: Any = _module_learner(model, learner_class, example_inputs, batch_size, seed, {**chosen, **options})
+        make = _mapped_learner if vmap else _module_learner
+        learner: Any = make(model, learner_class, example_inputs, batch_size, seed, {**chosen, **options})
+    elif vmap:
+        raise NotSupportedError(
+            "`vmap=True` is for modules. A function's learner is pure: map its methods by `jax.vmap`."
+        )
     else:
         learner = _function_learner(model, learner_class, example_inputs, params, state, {**chosen, **options})
     if verbose:
@@ -88,6 +96,31 @@ def _module_learner(
     brainstate.nn.init_all_states(model, **({} if batch_size is None else {"batch_size": batch_size}))
     learner.compile_graph(*inputs)
     return learner
+
+
+def _mapped_learner(
+    model: brainstate.nn.Module,
+    learner_class: type[ETraceAlgorithm],
+    inputs: tuple[Any, ...],
+    batch_size: int | None,
+    seed: int | None,
+    options: dict[str, Any],
+) -> ETraceVmap:
+    if batch_size is None:
+        raise ValueError("`vmap=True` maps a model over a batch: say how large it is with `batch_size=`.")
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(one_step(inputs))]
+    if any(shape[:1] != (batch_size,) for shape in shapes):
+        raise ExampleInputError(
+            f"With `vmap=True` and `batch_size={batch_size}`, every example input has {batch_size} samples along its "
+            f"first axis; got {', '.join(map(str, shapes))}. Pass the input of one step for the whole batch."
+        )
+    learner = learner_class(model, **options)
+    if seed is not None:
+        brainstate.random.seed(seed)
+    brainstate.nn.vmap_init_all_states(model, axis_size=batch_size, state_tag="new")
+    mapped = ETraceVmap(learner, vmap_states="new")
+    mapped.compile_graph(*inputs)
+    return mapped
 
 
 def _function_learner(
@@ -114,6 +147,9 @@ def compile_etrace_graph(
     params: Any = None,
     state: Any = None,
     include_hidden_perturb: bool = True,
+    include_recurrent_mixing: bool = False,
+    sparse_n: int | None = None,
+    snap_max_jacobian_elements: int = 2**24,
     control_flow: ControlFlowPolicy | None = None,
     discover: Discover = "auto",
 ) -> ETraceGraph:
@@ -126,6 +162,9 @@ def compile_etrace_graph(
         params: The parameters of a step function, any pytree.
         state: The state of a step function, any pytree.
         include_hidden_perturb: Whether to make the step with perturbed states.
+        include_recurrent_mixing: False: the graph is the same for every rule, and the rule says what it follows.
+        sparse_n: None, likewise.
+        snap_max_jacobian_elements: Checked, and not used.
         control_flow: What becomes of `cond`, `scan` and `while`.
         discover: `'marked'` traces marked operators alone, `'all'` plain ones too, `'auto'` marked ones where the
             model marks any and all where it marks none.
@@ -143,27 +182,82 @@ def compile_etrace_graph(
         >>> [(parameter.name, parameter.history.value) for parameter in graph.parameters]
         [('w', 'all')]
     """
+    check_scope(include_recurrent_mixing, sparse_n, snap_max_jacobian_elements)
     info = trace_model(model, *inputs, params=params, state=state, control_flow=control_flow)
     return _compile(info, discover=discover, include_hidden_perturb=include_hidden_perturb)
 
 
-def find_hidden_groups_from_minfo(minfo: ModuleInfo) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
-    """The hidden groups of a traced module, and the group of each state by path."""
+def find_hidden_groups_from_minfo(
+    minfo: ModuleInfo,
+    include_recurrent_mixing: bool = False,
+    sparse_n: int | None = None,
+    snap_max_jacobian_elements: int = 2**24,
+) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
+    """The hidden groups of a traced module, and the group of each state by path.
+
+    Args:
+        minfo: The traced module.
+        include_recurrent_mixing: False, as for `compile_etrace_graph`.
+        sparse_n: None.
+        snap_max_jacobian_elements: Not used.
+
+    Examples:
+        >>> import brainstate, jax.numpy as jnp, foretrace as ft
+        >>> cell = brainstate.nn.init_all_states(brainstate.nn.GRUCell(3, 4))
+        >>> groups, group_of = ft.find_hidden_groups_from_minfo(ft.extract_module_info(cell, jnp.ones(3)))
+        >>> [group.hidden_paths for group in groups], sorted(group_of)
+        ([(('h',),)], [('h',)])
+    """
+    check_scope(include_recurrent_mixing, sparse_n, snap_max_jacobian_elements)
     graph = _compile(minfo, include_hidden_perturb=False)
     return graph.hidden_groups, graph.hid_path_to_group
 
 
 def find_hidden_groups_from_module(
-    model: Any, *model_args: Any, **model_kwargs: Any
+    model: Any,
+    *model_args: Any,
+    include_recurrent_mixing: bool = False,
+    sparse_n: int | None = None,
+    snap_max_jacobian_elements: int = 2**24,
+    **model_kwargs: Any,
 ) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
-    """The hidden groups of a module, and the group of each state by path."""
-    return find_hidden_groups_from_minfo(extract_module_info(model, *model_args, **model_kwargs))
+    """The hidden groups of a module, and the group of each state by path.
+
+    Args:
+        model: The module, with initialised states.
+        *model_args: Inputs of one step.
+        include_recurrent_mixing: As for `find_hidden_groups_from_minfo`, and so the next two.
+        sparse_n: None.
+        snap_max_jacobian_elements: Not used.
+        **model_kwargs: Named inputs of one step.
+
+    Examples:
+        >>> import brainstate, jax.numpy as jnp, foretrace as ft
+        >>> cell = brainstate.nn.init_all_states(brainstate.nn.GRUCell(3, 4))
+        >>> groups, _ = ft.find_hidden_groups_from_module(cell, jnp.ones(3))
+        >>> [group.num_state for group in groups]
+        [1]
+    """
+    info = extract_module_info(model, *model_args, **model_kwargs)
+    return find_hidden_groups_from_minfo(info, include_recurrent_mixing, sparse_n, snap_max_jacobian_elements)
 
 
 def find_hidden_param_op_relations_from_minfo(
     minfo: ModuleInfo, hid_path_to_group: dict[Path, HiddenGroup] | None = None
 ) -> tuple[HiddenParamOpRelation, ...]:
-    """The relations of a traced module, to the given groups where some are given."""
+    """The relations of a traced module, to the given groups where some are given.
+
+    Args:
+        minfo: The traced module.
+        hid_path_to_group: Groups by the paths of their states; None for all.
+
+    Examples:
+        >>> import brainstate, jax.numpy as jnp, foretrace as ft
+        >>> cell = brainstate.nn.init_all_states(brainstate.nn.GRUCell(3, 4))
+        >>> relations = ft.find_hidden_param_op_relations_from_minfo(ft.extract_module_info(cell, jnp.ones(3)))
+        >>> sorted({relation.path for relation in relations})
+        [('Wh', 'weight'), ('Wrz', 'weight')]
+    """
     relations = _compile(minfo, include_hidden_perturb=False).hidden_param_op_relations
     if hid_path_to_group is None:
         return relations
@@ -173,19 +267,45 @@ def find_hidden_param_op_relations_from_minfo(
 def find_hidden_param_op_relations_from_module(
     model: Any, *model_args: Any, **model_kwargs: Any
 ) -> tuple[HiddenParamOpRelation, ...]:
-    """The relations of a module."""
+    """The relations of a module with initialised states, by the inputs of one step.
+
+    Examples:
+        >>> import brainstate, jax.numpy as jnp, foretrace as ft
+        >>> cell = brainstate.nn.init_all_states(brainstate.nn.GRUCell(3, 4))
+        >>> relations = ft.find_hidden_param_op_relations_from_module(cell, jnp.ones(3))
+        >>> sorted({relation.path for relation in relations})
+        [('Wh', 'weight'), ('Wrz', 'weight')]
+    """
     return find_hidden_param_op_relations_from_minfo(extract_module_info(model, *model_args, **model_kwargs))
 
 
 def add_hidden_perturbation_from_minfo(minfo: ModuleInfo) -> HiddenPerturbation:
-    """The step of a traced module with a perturbation on every new state."""
+    """The step of a traced module with a perturbation on every new state.
+
+    Args:
+        minfo: The traced module.
+
+    Examples:
+        >>> import brainstate, jax.numpy as jnp, foretrace as ft
+        >>> cell = brainstate.nn.init_all_states(brainstate.nn.GRUCell(3, 4))
+        >>> perturbation = ft.add_hidden_perturbation_from_minfo(ft.extract_module_info(cell, jnp.ones(3)))
+        >>> [data.shape for data in perturbation.init_perturb_data()]
+        [(4,)]
+    """
     perturbation = _compile(minfo, include_hidden_perturb=True).hidden_perturb
     assert perturbation is not None
     return perturbation
 
 
 def add_hidden_perturbation_in_module(model: Any, *model_args: Any, **model_kwargs: Any) -> HiddenPerturbation:
-    """The step of a module with a perturbation on every new state."""
+    """The step of a module with a perturbation on every new state, by its inputs.
+
+    Examples:
+        >>> import brainstate, jax.numpy as jnp, foretrace as ft
+        >>> cell = brainstate.nn.init_all_states(brainstate.nn.GRUCell(3, 4))
+        >>> ft.add_hidden_perturbation_in_module(cell, jnp.ones(3)).perturb_hidden_paths
+        (('h',),)
+    """
     return add_hidden_perturbation_from_minfo(extract_module_info(model, *model_args, **model_kwargs))
 
 

@@ -4,7 +4,7 @@ from foretrace.algorithms.config import ETraceConfig
 from foretrace.algorithms.d_rtrl import DRTRL
 from foretrace.algorithms.dni import DNI, SyntheticGradient
 from foretrace.algorithms.eprop import EProp
-from foretrace.algorithms.helpers import FixedRandomFeedback, KappaFilter, PresynapticTrace
+from foretrace.algorithms.helpers import FixedRandomFeedback
 from foretrace.algorithms.hybrid import Hybrid
 from foretrace.algorithms.ostl import OSTLFeedforward, OSTLRecurrent
 from foretrace.algorithms.osttp import OSTTP
@@ -28,11 +28,9 @@ __all__ = [
     "ETraceConfig",
     "FixedRandomFeedback",
     "Hybrid",
-    "KappaFilter",
     "OSTLFeedforward",
     "OSTLRecurrent",
     "PPProp",
-    "PresynapticTrace",
     "SnAp",
     "SyntheticGradient",
     "ThreeFactor",

@@ -28,6 +28,14 @@ PARTS: dict[str, tuple[str, ...]] = {
     "trace_filter": ("none", "kappa"),
 }
 
+COEFFICIENTS = ("decay", "kappa", "sparse_n")
+
+# What carries each factor of a factored trace, for those who name both; the first one always leaks.
+_PAIRS: dict[tuple[str, str], str] = {
+    ("scalar_leak", "jacobian"): "jacobian",
+    ("scalar_leak", "scalar_leak"): "scalar_leak",
+}
+
 Combination = tuple[str, str, str, str, str]
 
 
@@ -37,15 +45,21 @@ class ETraceConfig:
 
     Attributes:
         trace_factorization: A trace `per_param`, in two factors (`io_factorized`), or by one `random_projection`.
-        temporal_recursion: What carries a trace on: the `jacobian` of the transition, a `scalar_leak`, or `none`.
+        temporal_recursion: What carries a trace on: the `jacobian` of the transition, a `scalar_leak`, or `none`. For
+            factored traces a pair may name both: `("scalar_leak", "jacobian")` is `"jacobian"` there.
         recurrence_scope: Which part of the Jacobian: `diagonal` (direct paths), `coupled` (taken after the mixing), or
             `sparse_n` (all that is reached within `sparse_n` steps). A random projection follows the whole in any case.
         learning_signal: `symmetric` (the loss's derivative), `random_feedback`, `modulatory` (given from outside), or
-            `bootstrapped` (a synthetic gradient).
+            `bootstrapped` (a synthetic gradient of what is to come, in the place of a trace of what was).
         trace_filter: Whether traces are low-passed with `kappa`.
+        update_schedule: Only `per_step`. When weights change is said where they do: see `etrace_train`.
         decay: The leak, or for factored traces the decay or rank.
         kappa: The decay of the filter.
         sparse_n: Number of steps for `sparse_n`.
+        window_size: Only None. Windows of exact credit are said by `chunk_size` of `etrace_grad`.
+
+    Raises:
+        ValueError: No such choice, no such combination, a coefficient that is needed and missing or given and unused.
 
     Examples:
         >>> ETraceConfig(trace_factorization="io_factorized", decay=0.9).rule()
@@ -53,15 +67,25 @@ class ETraceConfig:
     """
 
     trace_factorization: str = "per_param"
-    temporal_recursion: str = "jacobian"
+    temporal_recursion: str | tuple[str, str] = "jacobian"
     recurrence_scope: str = "diagonal"
     learning_signal: str = "symmetric"
     trace_filter: str = "none"
+    update_schedule: str = "per_step"
     decay: Any = None
     kappa: float | None = None
     sparse_n: int | None = None
+    window_size: int | None = None
 
     def __post_init__(self) -> None:
+        if self.update_schedule != "per_step" or self.window_size is not None:
+            raise ValueError(
+                f"A rule gives gradients at every step; `update_schedule={self.update_schedule!r}` with "
+                f"`window_size={self.window_size!r}` is no part of it. Say when weights change by `update_every` of "
+                "`etrace_train`, and windows of exact credit by `chunk_size` of `etrace_grad`."
+            )
+        if isinstance(self.temporal_recursion, tuple | list):
+            object.__setattr__(self, "temporal_recursion", self._recursion_of_pair())
         for part, choices in PARTS.items():
             if getattr(self, part) not in choices:
                 raise ValueError(f"`{part}` is one of {', '.join(choices)}; got {getattr(self, part)!r}.")
@@ -70,13 +94,26 @@ class ETraceConfig:
         for needed in _NEEDS.get(self.combination, ()):
             if getattr(self, needed) is None:
                 raise ValueError(f"{_words(self.combination)} needs `{needed}`: give its value.")
+        unused = [name for name in COEFFICIENTS if name not in _NEEDS.get(self.combination, ())]
+        for name in unused:
+            if getattr(self, name) is not None:
+                raise ValueError(f"{_words(self.combination)} has no use for `{name}={getattr(self, name)!r}`.")
+
+    def _recursion_of_pair(self) -> str:
+        pair = tuple(self.temporal_recursion)
+        if self.trace_factorization != "io_factorized" or pair not in _PAIRS:
+            raise ValueError(
+                f"`temporal_recursion` is a pair for factored traces alone, one of {', '.join(map(str, _PAIRS))}; got "
+                f"{pair} with trace_factorization={self.trace_factorization!r}."
+            )
+        return _PAIRS[pair]
 
     @property
     def combination(self) -> Combination:
         """The choices, in the order of the parts."""
         return (
             self.trace_factorization,
-            self.temporal_recursion,
+            str(self.temporal_recursion),
             self.recurrence_scope,
             self.learning_signal,
             self.trace_filter,
@@ -108,6 +145,8 @@ _RULES: dict[Combination, Callable[[ETraceConfig, dict[str, Any]], Rule]] = {
     ("per_param", "jacobian", "sparse_n", "symmetric", "none"): _made(SnAp, n="sparse_n"),
     ("per_param", "scalar_leak", "diagonal", "symmetric", "none"): _made(OTPE, leak="decay"),
     ("per_param", "none", "diagonal", "bootstrapped", "none"): _made(DNI),
+    ("per_param", "jacobian", "diagonal", "bootstrapped", "none"): _made(DNI),
+    ("per_param", "none", "diagonal", "symmetric", "none"): _made(DNI),
     ("io_factorized", "jacobian", "diagonal", "symmetric", "none"): _made(PPProp, decay_or_rank="decay"),
     ("io_factorized", "scalar_leak", "diagonal", "symmetric", "none"): _made(OTTT, leak="decay"),
     ("random_projection", "jacobian", "diagonal", "symmetric", "none"): _made(UORO),

@@ -9,7 +9,7 @@ and it is BPTT's where `ghat` is right. The synthesiser learns from its own late
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import jax
@@ -34,19 +34,32 @@ class SyntheticGradient:
     """A small model for each group, from its states to what later losses ask of them.
 
     All states of one batch element go in together, where the positions have several axes, and all states otherwise.
-    Before any training it answers zero.
+    Before any training it answers zero, unless `scale` says otherwise.
 
     Attributes:
-        hidden_size: Width of a `tanh` layer in between; 0 for a linear model.
+        group_shapes: The shape `(*varshape, num_state)` of each group by its index, as `learner.group_signal_shapes()`
+            gives them; they are checked. None to take them from the model.
+        hidden_width: Width of a `tanh` layer in between; None or 0 for a linear model.
+        scale: The standard deviation of the last layer's weights before any training.
+        seed: A seed for what is drawn.
         params: Trained parameters that `init` gives instead of new ones.
+
+    Examples:
+        >>> SyntheticGradient(hidden_width=8).with_params({}).hidden_width
+        8
     """
 
-    hidden_size: int = 0
-    params: Any = None
+    group_shapes: Mapping[int, Sequence[int]] | None = None
+    hidden_width: int | None = None
+    scale: float = 0.0
+    seed: int = 0
+    params: Any = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.hidden_size < 0:
-            raise ValueError(f"`hidden_size` counts units, 0 for a linear model, and is not {self.hidden_size!r}.")
+        if self.hidden_width is not None and self.hidden_width < 0:
+            raise ValueError(f"`hidden_width` counts units, 0 for a linear model, and is not {self.hidden_width!r}.")
+        if not (self.group_shapes is None or isinstance(self.group_shapes, Mapping)):
+            raise TypeError(f"`group_shapes` maps the index of each group to a shape; got {self.group_shapes!r}.")
 
     def with_params(self, params: Parameters) -> "SyntheticGradient":
         """The same model with trained parameters."""
@@ -54,20 +67,31 @@ class SyntheticGradient:
 
     def init(self, key: Any, plan: Plan) -> Parameters:
         """The parameters for the groups of a plan, by `group_<index>`."""
+        self._check_shapes(plan)
         if self.params is not None:
             return self.params
         made: Parameters = {}
         for group in plan.graph.hidden_groups:
+            own_key = jax.random.fold_in(jax.random.fold_in(as_key(key), self.seed), group.index)
             first = 1 if len(group.varshape) > 1 else 0
             size = int(np.prod(group.varshape[first:])) * group.num_state
             dtype = jnp.result_type(*(var.aval.dtype for var in group.hidden_outvars))
-            wide = self.hidden_size or size
-            own = {"weight": jnp.zeros((wide, size), dtype), "bias": jnp.zeros((size,), dtype)}
-            if self.hidden_size:
-                draw = jax.random.normal(jax.random.fold_in(as_key(key), group.index), (size, wide), dtype)
+            wide = self.hidden_width or size
+            weight = self.scale * jax.random.normal(jax.random.fold_in(own_key, 1), (wide, size), dtype)
+            own = {"weight": weight, "bias": jnp.zeros((size,), dtype)}
+            if self.hidden_width:
+                draw = jax.random.normal(own_key, (size, wide), dtype)
                 own |= {"weight_in": draw / np.sqrt(size), "bias_in": jnp.zeros((wide,), dtype)}
             made[f"group_{group.index}"] = own
         return made
+
+    def _check_shapes(self, plan: Plan) -> None:
+        wanted = {group.index: (*group.varshape, group.num_state) for group in plan.graph.hidden_groups}
+        if self.group_shapes is not None and {k: tuple(v) for k, v in self.group_shapes.items()} != wanted:
+            raise ValueError(
+                f"The synthesiser was made for groups of the shapes {dict(self.group_shapes)}, and the model has "
+                f"{wanted}. Leave `group_shapes` out, or take them from `learner.group_signal_shapes()`."
+            )
 
     def apply(self, params: Parameters, group_states: Mapping[int, jax.Array]) -> dict[int, jax.Array]:
         """What is foretold for each group, from its states `(*varshape, num_state)`, in the same shape."""

@@ -97,6 +97,11 @@ def entered_of(links: Sequence[Link], factors: Factors) -> list[Any]:
     return [factors.entered[number] for number in _entered(links).number]
 
 
+def effect_of(links: Sequence[Link], factors: Factors) -> list[Trace]:
+    """`q` of each link."""
+    return [factors.effect[number] for number in _effect(links).number]
+
+
 def factors_size(plan: Plan, link: Link) -> int:
     """How many numbers the factors of a link hold; those of its full trace are `trace_size`."""
     return _count(jax.eval_shape(lambda: (zero_data(plan, link), _zero_effect(link))))

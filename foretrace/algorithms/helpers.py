@@ -1,8 +1,4 @@
-"""Small pieces of online rules, to build one's own: a fixed random projection and two running traces.
-
-They are plain objects with a `value`; `update` changes it and gives it back. Inside `jax.jit`, make them in the
-function that uses them, or carry their `value` along.
-"""
+"""Small pieces of online rules: a fixed random projection, random keys, and checks of options."""
 
 import operator
 from typing import Any
@@ -46,52 +42,6 @@ class FixedRandomFeedback:
 
     def __call__(self, target: Any) -> jax.Array:
         return self.project(target)
-
-
-class KappaFilter:
-    """A low-pass filter, `value <- kappa * value + (1 - kappa) * x`.
-
-    Args:
-        init_value: Its value before the first update, any pytree of arrays.
-        kappa: What is kept at each update, from 0 to 1.
-
-    Example:
-        >>> smooth = KappaFilter(jnp.zeros(()), 0.5)
-        >>> float(smooth.update(1.0)), float(smooth.update(1.0))
-        (0.5, 0.75)
-    """
-
-    def __init__(self, init_value: Any, kappa: float) -> None:
-        self.kappa = unit_interval("kappa", kappa)
-        self.value = jax.tree.map(jnp.asarray, init_value)
-
-    def update(self, x: Any) -> Any:
-        """Takes one more value in and gives the filtered one."""
-        self.value = jax.tree.map(lambda old, new: self.kappa * old + (1 - self.kappa) * new, self.value, x)
-        return self.value
-
-
-class PresynapticTrace:
-    """A leaky count of what arrives, `value <- leak * value + x`.
-
-    Args:
-        init_value: Its value before the first update, any pytree of arrays.
-        leak: What is kept at each update, from 0 to 1.
-
-    Example:
-        >>> trace = PresynapticTrace(jnp.zeros(()), 0.5)
-        >>> float(trace.update(1.0)), float(trace.update(1.0))
-        (1.0, 1.5)
-    """
-
-    def __init__(self, init_value: Any, leak: float) -> None:
-        self.leak = unit_interval("leak", leak)
-        self.value = jax.tree.map(jnp.asarray, init_value)
-
-    def update(self, x: Any) -> Any:
-        """Takes one more value in and gives the count."""
-        self.value = jax.tree.map(lambda old, new: self.leak * old + new, self.value, x)
-        return self.value
 
 
 def as_key(seed: Any) -> jax.Array:

@@ -28,7 +28,7 @@ class RankOne(NamedTuple):
     Attributes:
         states: `s`, one value for each hidden state element.
         params: `theta`, in the shapes of the parameters.
-        key: A PRNG key.
+        key: A PRNG key, typed or as its words.
     """
 
     states: jax.Array
@@ -110,7 +110,10 @@ def _length(values: Sequence[jax.Array]) -> jax.Array:
 
 
 def _key(given: Any) -> jax.Array:
-    """A typed key from a seed, a typed key or the raw words of one."""
+    """A key from a seed, a typed key or the raw words of one; as words where JAX reads them, since brainstate's `vmap`
+    maps no states with typed keys."""
     if jnp.ndim(given) == 0 and not jnp.issubdtype(jnp.result_type(given), jax.dtypes.prng_key):
-        return jax.random.key(given)
-    return given if jnp.issubdtype(given.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(given)
+        given = jax.random.key(given)
+    if given.dtype == jax.random.key(0).dtype:
+        return jax.random.key_data(given)
+    return given

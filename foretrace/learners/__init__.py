@@ -5,7 +5,7 @@ from foretrace.learners.data import MultiStepData, SingleStepData
 from foretrace.learners.driver import SequenceDriverMixin
 from foretrace.learners.executor import ETraceGraphExecutor, ETraceVjpGraphExecutor
 from foretrace.learners.function import Carry, FunctionLearner
-from foretrace.learners.helpers import GradExpon, train_synthetic_gradient
+from foretrace.learners.helpers import GradExpon, KappaFilter, PresynapticTrace, train_synthetic_gradient
 from foretrace.learners.module import (
     EligibilityTrace,
     ETraceAlgorithm,
@@ -34,6 +34,7 @@ from foretrace.learners.rules import (
     find_rule,
     pp_prop,
 )
+from foretrace.learners.vmap import ETraceVmap
 
 __all__ = [
     "DNI",
@@ -52,6 +53,7 @@ __all__ = [
     "ETraceGraphExecutor",
     "ETraceVjpAlgorithm",
     "ETraceVjpGraphExecutor",
+    "ETraceVmap",
     "EligibilityTrace",
     "FunctionLearner",
     "GradExpon",
@@ -59,10 +61,12 @@ __all__ = [
     "Hybrid",
     "HybridDimVjpAlgorithm",
     "IODimVjpAlgorithm",
+    "KappaFilter",
     "MultiStepData",
     "OSTLFeedforward",
     "OSTLRecurrent",
     "ParamDimVjpAlgorithm",
+    "PresynapticTrace",
     "RandomProjectionVjpAlgorithm",
     "SequenceDriverMixin",
     "SingleStepData",

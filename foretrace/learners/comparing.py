@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from foretrace._look import figure
 from foretrace.algorithms.dni import DNI
 from foretrace.compiler import HistoryKind, Parameter
-from foretrace.compiler.reporting.drawing import BORDER, EDGE, FACE, FAMILY, STYLE
+from foretrace.compiler.reporting.drawing import BORDER, EDGE, FACE
 from foretrace.compiler.reporting.tables import table
 from foretrace.compiler.reporting.words import HISTORY
 from foretrace.learners.function import Carry, FunctionLearner
@@ -101,24 +102,16 @@ class GradientComparison:
         Raises:
             ImportError: matplotlib is not installed.
         """
-        try:
-            import matplotlib
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("Drawing a comparison needs matplotlib: pip install foretrace[viz]") from error
         rows = (*self.rows, self.overall)
-        with matplotlib.rc_context({**STYLE, "font.family": FAMILY, "hatch.linewidth": 0.6}):
-            figure = Figure(figsize=(8, 1.4 + 0.32 * len(rows)), layout="constrained")
-            left, right = figure.subplots(1, 2, sharey=True)
+        with figure("Drawing a comparison", (8, 1.4 + 0.32 * len(rows)), path) as drawn:
+            left, right = drawn.subplots(1, 2, sharey=True)
             _bars(left, [row.cosine for row in rows], rows, "cosine to BPTT")
             _bars(right, [row.norm_ratio for row in rows], rows, "norm over that of BPTT")
             left.set_yticks(range(len(rows)), [row.name for row in rows], parse_math=False)
             left.invert_yaxis()
-            figure.suptitle(f"{self.rule} against BPTT")
-            _legend(figure, rows)
-            if path is not None:
-                figure.savefig(path, dpi=150)
-        return figure
+            drawn.suptitle(f"{self.rule} against BPTT")
+            _legend(drawn, rows)
+        return drawn
 
 
 def compare_gradients(
@@ -259,9 +252,9 @@ def _look(history: HistoryKind | None) -> dict[str, Any]:
     )
 
 
-def _legend(figure: "Figure", rows: Sequence[ComparedGradient]) -> None:
+def _legend(drawn: "Figure", rows: Sequence[ComparedGradient]) -> None:
     from matplotlib.patches import Patch
 
     kinds = [kind for kind in HistoryKind if any(row.history is kind for row in rows)]
     marks = [Patch(label=f"history: {HISTORY[kind]}", **_look(kind)) for kind in kinds]
-    figure.legend(handles=marks, loc="outside lower center", ncols=2, fontsize="small", frameon=False)
+    drawn.legend(handles=marks, loc="outside lower center", ncols=2)

@@ -35,6 +35,7 @@ class _Piece(NamedTuple):
 class SequenceDriverMixin:
     """Sequences for a learner. The class that it is mixed into offers what stands here without a body."""
 
+    model: Any
     rule: Rule
     block: int | None
     check_finite: bool

@@ -16,10 +16,11 @@ from foretrace.compiler import ETraceGraph, compile_program
 from foretrace.compiler.graph import Discover
 from foretrace.engine.plan import Plan, make_plan
 from foretrace.engine.sequence import States, run_steps
-from foretrace.errors import ExampleInputError, StateMismatchError
+from foretrace.errors import ExampleInputError, NotSupportedError, StateMismatchError
 from foretrace.frontends import ModuleInfo, Role, extract_module_info
 from foretrace.frontends.trees import TreeSpec, form_text, tree_spec
 from foretrace.learners.data import one_step, stack_inputs
+from foretrace.learners.options import check_scope
 from foretrace.program.control_flow import ControlFlowPolicy
 from foretrace.program.diagnostics import Path
 
@@ -29,6 +30,9 @@ class ETraceGraphExecutor:
 
     Args:
         model: The module.
+        include_recurrent_mixing: False: the graph is the same for every rule, and the rule says what it follows.
+        sparse_n: None, likewise.
+        snap_max_jacobian_elements: Checked, and not used: `SnAp` and `RTRL` have a `memory_limit` in bytes.
         control_flow: What becomes of `cond`, `scan` and `while`.
         discover: Which operators are traced; see `foretrace.compile_etrace_graph`.
 
@@ -45,14 +49,19 @@ class ETraceGraphExecutor:
     def __init__(
         self,
         model: brainstate.nn.Module,
+        include_recurrent_mixing: bool = False,
+        sparse_n: int | None = None,
+        snap_max_jacobian_elements: int = 2**24,
         control_flow: ControlFlowPolicy | None = None,
         discover: Discover = "auto",
     ) -> None:
+        check_scope(include_recurrent_mixing, sparse_n, snap_max_jacobian_elements)
         if not isinstance(model, brainstate.nn.Module):
             raise TypeError(f"A learner takes a brainstate.nn.Module; got {type(model).__name__}.")
         self.model, self.control_flow, self.discover = model, control_flow, discover
         self.keywords: tuple[str, ...] = ()
         self._plan: Plan | None = None
+        self._fit: bool | None = None
 
     def compile_graph(self, *args: Any, **kwargs: Any) -> bool:
         """Traces the model and builds its graph, unless that was done for inputs and states of the same form.
@@ -81,7 +90,27 @@ class ETraceGraphExecutor:
             discover=self.discover,
         )
         self._plan, self.keywords = make_plan(graph), tuple(kwargs)
+        self._fit = self._phase(info, args, kwargs)
         return True
+
+    def _phase(self, info: ModuleInfo, args: Any, kwargs: Any) -> bool | None:
+        """Whether the step was traced for training, where the model computes something else otherwise; None else."""
+        fit = brainstate.environ.get("fit", None)
+        if fit is None:
+            return None
+        with brainstate.environ.context(fit=not fit):
+            other = extract_module_info(self.model, *args, control_flow=self.control_flow, **kwargs)
+        return None if str(other.closed_jaxpr) == str(info.closed_jaxpr) else bool(fit)
+
+    def _require_phase(self) -> None:
+        """Raises where `brainstate.environ` says another phase than the step was traced for, and that matters."""
+        fit = brainstate.environ.get("fit", None)
+        if self._fit is not None and fit is not None and bool(fit) != self._fit:
+            raise NotSupportedError(
+                f"{type(self.model).__name__} was compiled under `fit={self._fit}` and is called under `fit={fit}`, "
+                "where it computes something else. Call the model itself for the other phase, or compile a second "
+                "learner there."
+            )
 
     def _fits(self, inputs: Any) -> bool:
         return _same_form(self.info.input_tree, tree_spec(inputs)) and self.states_fit()
@@ -146,7 +175,8 @@ class ETraceGraphExecutor:
         return tuple(found[slot.path] for slot in self.info.slots)
 
     def read(self, *roles: Role) -> tuple[list[Any], ...]:
-        """The flat arrays of the model's states, a list for each role."""
+        """The flat arrays of the model's states, a list for each role, to run the compiled step on them."""
+        self._require_phase()
         lists: dict[Role, list[Any]] = {role: [] for role in roles}
         for slot, state in zip(self.info.slots, self.bound_states(), strict=True):
             if slot.role in lists:
@@ -179,9 +209,30 @@ class ETraceGraphExecutor:
         """What the model returned, from stacked flat outputs; without the axis of steps for a call of one step."""
         return self.info.unflatten_output([out[0] for out in outputs] if length is None else outputs)
 
-    def show_graph(self, path: Any = None) -> Any:
-        """Draws the graph; see `ETraceGraph.show_graph`."""
-        return self.graph.show_graph(path)
+    def show_graph(self, path: Any = None, *, verbose: bool | None = None, return_msg: bool = False) -> Any:
+        """Draws the graph, or says it in words.
+
+        Args:
+            path: A file to write the drawing to; None to get the figure. A bool is read as `verbose`.
+            verbose: True or False asks for words instead, and whether to print them.
+            return_msg: Asks for words too, and to return them.
+
+        Returns:
+            The matplotlib figure; in words the text or None. Without matplotlib, a drawing for no file is words too.
+        """
+        if isinstance(path, bool):
+            path, verbose = None, path
+        in_words = verbose is not None or return_msg
+        if not in_words:
+            try:
+                return self.graph.show_graph(path)
+            except ImportError:
+                if path is not None:
+                    raise
+        text = str(self.graph.explain())
+        if verbose is not False:
+            print(text)
+        return text if return_msg else None
 
     def input_of_batch(self, batch_size: int) -> Any:
         """`(args, kwargs)` of zeros like the traced input, for the batch that the model's states have now."""
@@ -213,7 +264,11 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
     Args:
         model: The module.
         vjp_method: `'single-step'` for online credit, `'multi-step'` for exact credit inside a window.
+        include_recurrent_mixing: As for `ETraceGraphExecutor`, and so the next two.
+        sparse_n: None.
+        snap_max_jacobian_elements: Not used.
         control_flow: What becomes of `cond`, `scan` and `while`.
+        full_jacobian: False: the rule says what it follows.
         discover: Which operators are traced.
     """
 
@@ -221,12 +276,17 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
         self,
         model: brainstate.nn.Module,
         vjp_method: str = "single-step",
+        include_recurrent_mixing: bool = False,
+        sparse_n: int | None = None,
+        snap_max_jacobian_elements: int = 2**24,
         control_flow: ControlFlowPolicy | None = None,
+        full_jacobian: bool = False,
         discover: Discover = "auto",
     ) -> None:
+        check_scope(include_recurrent_mixing, sparse_n, snap_max_jacobian_elements, full_jacobian)
         if vjp_method not in ("single-step", "multi-step"):
             raise ValueError(f"`vjp_method` is 'single-step' or 'multi-step', not {vjp_method!r}.")
-        super().__init__(model, control_flow, discover)
+        super().__init__(model, control_flow=control_flow, discover=discover)
         self.vjp_method = vjp_method
 
     @property

@@ -1,4 +1,4 @@
-"""Around learning: a running gradient as a brainstate module, and the training of DNI's synthesiser."""
+"""Around learning: running gradients and traces as states of brainstate, and the training of DNI's synthesiser."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from foretrace.algorithms.dni import DNI, SyntheticGradient
 from foretrace.algorithms.dni import train_synthetic_gradient as train_synthesizer
+from foretrace.algorithms.helpers import unit_interval
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan
 from foretrace.engine.sequence import Ran, States, run_steps
@@ -59,6 +60,64 @@ class GradExpon(brainstate.nn.Module):
         """Takes new gradients in and gives the running ones, which `gradients` holds."""
         self.gradients.value = jax.tree.map(lambda g, new: self.decay * g + new, self.gradients.value, grads)
         return self.gradients.value
+
+
+class _Leaky(brainstate.ShortTermState):
+    """A running value, `value <- kept * value + taken * x`, of any pytree of arrays."""
+
+    value: Any
+
+    def __init__(self, init_value: Any, kept: float, taken: float) -> None:
+        super().__init__(jax.tree.map(jnp.asarray, init_value))
+        self._kept, self._taken = kept, taken
+
+    def update(self, x: Any) -> Any:
+        """Takes one more value in and gives the running one."""
+        self.value = jax.tree.map(lambda old, new: self._kept * old + self._taken * new, self.value, x)
+        return self.value
+
+    def reset_state(self, batch_size: int | None = None, **_: Any) -> None:
+        """Back to zero; with a batch, the first axis is as long as that."""
+        first = () if batch_size is None else (batch_size,)
+        self.value = jax.tree.map(lambda v: jnp.zeros((*first, *v.shape[len(first) :]), v.dtype), self.value)
+
+
+class KappaFilter(_Leaky):
+    """A low-pass filter, `value <- kappa * value + (1 - kappa) * x`, as a state.
+
+    Args:
+        init_value: Its value before the first update, any pytree of arrays.
+        kappa: What is kept at each update, from 0 to 1.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> smooth = KappaFilter(jnp.zeros(()), 0.5)
+        >>> float(smooth.update(1.0)), float(smooth.update(1.0))
+        (0.5, 0.75)
+    """
+
+    def __init__(self, init_value: Any, kappa: float) -> None:
+        super().__init__(init_value, unit_interval("kappa", kappa), 1 - kappa)
+        self.kappa = float(kappa)
+
+
+class PresynapticTrace(_Leaky):
+    """A leaky count of what arrives, `value <- leak * value + x`, as a state.
+
+    Args:
+        init_value: Its value before the first update, any pytree of arrays.
+        leak: What is kept at each update, from 0 to 1.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> trace = PresynapticTrace(jnp.zeros(()), 0.5)
+        >>> float(trace.update(1.0)), float(trace.update(1.0))
+        (1.0, 1.5)
+    """
+
+    def __init__(self, init_value: Any, leak: float) -> None:
+        super().__init__(init_value, unit_interval("leak", leak), 1.0)
+        self.leak = float(leak)
 
 
 def _decay(tau_or_decay: Any) -> Any:

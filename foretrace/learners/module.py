@@ -5,7 +5,6 @@ anywhere in brainstate's transformations, and its gradient is the rule's (`foret
 are driven by `SequenceDriverMixin`. A class is one rule: it says which in `rule_class`.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -14,7 +13,9 @@ import jax
 import jax.numpy as jnp
 from brainstate.util import FlattedDict
 
+from foretrace.algorithms.config import ETraceConfig
 from foretrace.algorithms.d_rtrl import DRTRL
+from foretrace.algorithms.factored import Factors, effect_of, entered_of
 from foretrace.algorithms.hybrid import Hybrid
 from foretrace.algorithms.pp_prop import PPProp
 from foretrace.algorithms.uoro import UORO
@@ -27,11 +28,25 @@ from foretrace.frontends import Role
 from foretrace.learners.data import Stacked, stack_inputs
 from foretrace.learners.driver import SequenceDriverMixin
 from foretrace.learners.executor import ETraceVjpGraphExecutor
+from foretrace.learners.options import by_position, own_options, rule_of_config
 from foretrace.learners.passage import Passage, make_passage
 from foretrace.learners.recording import recorded_call
 from foretrace.program.control_flow import ControlFlowPolicy
 from foretrace.program.diagnostics import Path
 from foretrace.program.records import path_name
+
+# What every learner takes beside the options of its rule, and may take by position.
+_DEFAULTS: dict[str, Any] = {
+    "name": None,
+    "vjp_method": "single-step",
+    "fast_solve": True,
+    "trace_dtype": None,
+    "control_flow": None,
+    "config": None,
+}
+
+# The kind of trace of the rules that a config may exchange for others of that kind.
+_KEPT: dict[type[Rule], str] = {DRTRL: "per_param", PPProp: "io_factorized", UORO: "random_projection"}
 
 
 class EligibilityTrace(brainstate.ShortTermState):
@@ -43,7 +58,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
 
     Args:
         model: The module, with its states initialised before `compile_graph`.
-        *positional: Options of the rule that may be given by position; see `positional`.
+        *positional: Options of the rule that may be given by position, as `foretrace.learners.options` lists them.
         name: A name for the learner.
         vjp_method: `'single-step'` for online credit alone; `'multi-step'` for exact credit inside each call or window,
             and the trace beyond it.
@@ -53,18 +68,19 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         discover: Which operators are traced; see `foretrace.compile_etrace_graph`.
         block: Steps in a block; None to choose by size. It changes the speed alone.
         check_finite: Whether `etrace_grad` and `etrace_train` report NaN and infinities where they first appear.
-        **rule_options: Options of the rule.
+        config: The rule by its parts, for the classes of D-RTRL, pp_prop and UORO: another rule with traces of the
+            same kind.
+        **rule_options: Options of the rule. `chunked_trace`, `snap_max_jacobian_elements` and `mode` of other
+            implementations are checked and change nothing; a `random_feedback_key` matters to random feedback alone.
 
     Attributes:
         model: The module.
         rule: The rule.
         etrace: The state with the rule's trace.
         rule_class: The rule of the class.
-        positional: Names of options that may be given by position after the model.
     """
 
     rule_class: ClassVar[type[Rule] | None] = None
-    positional: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -78,20 +94,22 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         discover: Discover = "auto",
         block: int | None = None,
         check_finite: bool = False,
+        config: ETraceConfig | None = None,
         **rule_options: Any,
     ) -> None:
-        super().__init__(name=name)
-        if len(positional) > len(self.positional):
-            allowed = ", ".join(f"`{option}`" for option in ("model", *self.positional))
-            raise TypeError(f"{type(self).__name__} takes {allowed} by position, and everything else by name.")
+        own = dict(zip(_DEFAULTS, (name, vjp_method, fast_solve, trace_dtype, control_flow, config), strict=True))
+        given = [*rule_options, *(option for option, value in own.items() if value is not _DEFAULTS[option])]
+        options = own | rule_options | by_position(type(self), positional, given)
+        super().__init__(name=options.pop("name"))
         if block is not None and (not isinstance(block, int) or isinstance(block, bool) or block < 1):
             raise ValueError(f"`block` is a number of steps from 1 on, or None; got {block!r}.")
-        options = dict(zip(self.positional, positional, strict=False)) | rule_options
-        self.model, self.block, self.fast_solve, self.check_finite = model, block, fast_solve, check_finite
-        self.rule = self.make_rule(trace_dtype=trace_dtype, **options)
-        self._executor = ETraceVjpGraphExecutor(model, vjp_method, control_flow, discover)
+        method, policy = options.pop("vjp_method"), options.pop("control_flow")
+        self.model, self.block, self.fast_solve, self.check_finite = model, block, options["fast_solve"], check_finite
+        self.rule = self.make_rule(**options)
+        self._executor = ETraceVjpGraphExecutor(model, method, control_flow=policy, discover=discover)
         self._passage: Passage | None = None
         self._is_probe = False
+        self._standing: Any = None
         self.etrace: EligibilityTrace | None = None
 
     @classmethod
@@ -101,17 +119,20 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         Raises:
             NotSupportedError: The class has no rule.
             TypeError: The rule has no such option.
+            ValueError: A `config` whose rule is not of this class's kind.
         """
         if cls.rule_class is None:
             raise NotSupportedError(f"{cls.__name__} has no rule of its own: take a class of a rule, or name one.")
-        record: Any = cls.rule_class
-        known = [field.name for field in dataclasses.fields(record)]
-        strange = [name for name, value in options.items() if name not in known and value is not None]
-        if strange:
-            raise TypeError(
-                f"{cls.__name__} has no option `{strange[0]}`. It has {', '.join(f'`{n}`' for n in known) or 'none'}."
+        config = options.pop("config", None)
+        if config is None:
+            return cls.rule_class(**own_options(cls.__name__, cls.rule_class, options))
+        rule = rule_of_config(cls.__name__, config, options)
+        if type(rule) is not cls.rule_class and _KEPT.get(cls.rule_class) != config.trace_factorization:
+            raise ValueError(
+                f"{cls.__name__} does not stand for the rule of this config, {rule.name} with "
+                f"trace_factorization={config.trace_factorization!r}. Pass the config to `foretrace.compile` instead."
             )
-        return cls.rule_class(**{name: value for name, value in options.items() if name in known})
+        return rule
 
     @property
     def executor(self) -> ETraceVjpGraphExecutor:
@@ -138,9 +159,9 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         """What the compiler found, for people; print it."""
         return self.graph.explain()
 
-    def show_graph(self, path: Any = None) -> Any:
-        """Draws the graph; see `ETraceGraph.show_graph`."""
-        return self.executor.show_graph(path)
+    def show_graph(self, path: Any = None, *, verbose: bool | None = None, return_msg: bool = False) -> Any:
+        """Draws the graph, or says it in words; see `ETraceGraphExecutor.show_graph`."""
+        return self.executor.show_graph(path, verbose=verbose, return_msg=return_msg)
 
     def compile_graph(self, *inputs: Any, **named_inputs: Any) -> None:
         """Traces the model and makes the traces; nothing happens for inputs and states of the form as before.
@@ -150,14 +171,35 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
             **named_inputs: Named inputs of one step.
         """
         named_inputs.pop(self.rule.external or "", None)
+        if brainstate.transform.in_new_state_probe():
+            self.run_as(self.model)  # states of single samples are being made
         if self.executor.compile_graph(*inputs, **named_inputs) or self._passage is None:
-            plan, exact = self.executor.plan, self.executor.is_multi_step_vjp
-            self._passage = make_passage(plan, self.rule, exact=exact, block=self.block)
+            self._make_passage()
             self.etrace = None
         if self.etrace is None or self._is_probe:
             self.etrace = EligibilityTrace(self.rule.init(self.executor.plan))
         # `vmap_new_states` runs its function once in advance and keeps the states of the second run alone.
         self._is_probe = brainstate.transform.in_new_state_probe()
+
+    def replace_rule(self, rule: Rule) -> None:
+        """Learns by another rule from now on, with an empty trace."""
+        self.rule, self._passage = rule, None
+        if self.is_compiled:
+            self._make_passage()
+            self.etrace = EligibilityTrace(rule.init(self.executor.plan))
+
+    def _make_passage(self) -> None:
+        plan, exact = self.executor.plan, self.executor.is_multi_step_vjp
+        self._passage = make_passage(plan, self.rule, exact=exact, block=self.block)
+
+    def run_as(self, model: brainstate.nn.Module) -> None:
+        """Lets another module with the model's states stand for its step; the graph is to be compiled for it."""
+        if self.executor.model is not model:
+            before = self.executor
+            self._executor = ETraceVjpGraphExecutor(
+                model, before.vjp_method, control_flow=before.control_flow, discover=before.discover
+            )
+            self._passage, self.etrace = None, None
 
     def init_etrace_state(self, *_: Any, **__: Any) -> None:
         """Empties the traces, as before the first step."""
@@ -226,18 +268,23 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         Raises:
             ValueError: The parameter has no trace; the message lists those that have.
         """
-        links, trace = self.executor.plan.links, self._compiled_trace().value
+        own, trace = self._links_of(weight), self._compiled_trace().value
+        if not isinstance(trace, list) or len(trace) != len(self.executor.plan.links):
+            return {self.rule.name: trace}
+        return {name: trace[link.index] for name, link in own.items()}
+
+    def _links_of(self, weight: brainstate.ParamState | Path | str) -> dict[str, Link]:
+        """The links of a parameter, each by a name of its own."""
+        links = self.executor.plan.links
         path, _ = self._find(weight)
         own = [link for link in links if path in self._owners(link)]
         if not own:
             known = dict.fromkeys(f"`{path_name(owner)}`" for link in links for owner in self._owners(link))
             listed = f"These have one: {', '.join(known)}." if known else "No parameter has one."
             raise ValueError(f"The parameter `{path_name(path)}` has no trace. {listed} `learner.report` says why.")
-        if not isinstance(trace, list) or len(trace) != len(links):
-            return {self.rule.name: trace}
         names = [link.name for link in own]
         return {
-            name if names.count(name) == 1 else f"{name} ({link.weight.name}, {link.index})": trace[link.index]
+            name if names.count(name) == 1 else f"{name} ({link.weight.name}, {link.index})": link
             for name, link in zip(names, own, strict=True)
         }
 
@@ -263,7 +310,18 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
                 )
             )
         own = {name: value for name, value in kwargs.items() if name != external}
-        return stack_inputs(self.executor.info, args, own, kwargs.get(external) if external else None)
+        return stack_inputs(self.executor.info, args, own, kwargs.get(external, self._standing) if external else None)
+
+    @property
+    def modulator(self) -> Any:
+        """The third factor of calls that bring none, for rules with one; it may be set at any time."""
+        return getattr(self.rule, "modulator", None) if self._standing is None else self._standing
+
+    @modulator.setter
+    def modulator(self, value: Any) -> None:
+        if value is not None and self.rule.external != "modulator":
+            raise ValueError(f"{self.rule.name} takes no modulator. `ThreeFactor` does.")
+        self._standing = value
 
     def update(self, *inputs: Any, **named_inputs: Any) -> Any:
         """Runs one step, or with `MultiStepData` several."""
@@ -312,27 +370,70 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
 
 
 class ParamDimVjpAlgorithm(ETraceVjpAlgorithm):
-    """D-RTRL: a trace for every parameter and position."""
+    """D-RTRL: a trace for every parameter and position.
+
+    Examples:
+        >>> import brainstate
+        >>> ParamDimVjpAlgorithm(brainstate.nn.GRUCell(3, 4)).rule.name
+        'D_RTRL'
+    """
 
     rule_class = DRTRL
 
 
 class IODimVjpAlgorithm(ETraceVjpAlgorithm):
-    """pp_prop, also known as ES-D-RTRL: a trace in two factors, one for each input and one for each output."""
+    """pp_prop, also known as ES-D-RTRL: a trace in two factors, one for each input and one for each output.
+
+    Examples:
+        >>> import brainstate
+        >>> IODimVjpAlgorithm(brainstate.nn.GRUCell(3, 4), 0.9).rule.name
+        'pp_prop'
+    """
 
     rule_class = PPProp
-    positional = ("decay_or_rank",)
+
+    def get_etrace_of(self, weight: brainstate.ParamState | Path | str) -> Any:
+        """The two factors of one parameter's trace.
+
+        Args:
+            weight: The parameter, its path, or its dotted name.
+
+        Returns:
+            A pair: what entered, and what its output did to the states, each for every place where the parameter enters
+            and every group that it reaches there, by a name that says which. A rule without factors, as a `config` may
+            ask for, gives its traces as they are.
+
+        Raises:
+            ValueError: The parameter has no trace; the message lists those that have.
+        """
+        own, trace = self._links_of(weight), self._compiled_trace().value
+        if not isinstance(trace, Factors):
+            return super().get_etrace_of(weight)
+        links = self.executor.plan.links
+        factors = entered_of(links, trace), effect_of(links, trace)
+        return tuple({name: kept[link.index] for name, link in own.items()} for kept in factors)
 
 
 class HybridDimVjpAlgorithm(ETraceVjpAlgorithm):
-    """For each relation, the smaller of a trace per parameter and a factored one."""
+    """For each relation, the smaller of a trace per parameter and a factored one.
+
+    Examples:
+        >>> import brainstate
+        >>> HybridDimVjpAlgorithm(brainstate.nn.GRUCell(3, 4), 0.9).rule.name
+        'hybrid'
+    """
 
     rule_class = Hybrid
-    positional = ("decay_or_rank",)
 
 
 class RandomProjectionVjpAlgorithm(ETraceVjpAlgorithm):
-    """UORO: the whole influence of the parameters by one random projection, without bias."""
+    """UORO: the whole influence of the parameters by one random projection, without bias.
+
+    Examples:
+        >>> import brainstate
+        >>> RandomProjectionVjpAlgorithm(brainstate.nn.GRUCell(3, 4)).rule.name
+        'UORO'
+    """
 
     rule_class = UORO
 

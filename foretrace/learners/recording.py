@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._jax import ClosedJaxpr, eval_jaxpr, get_opaque_trace_state, is_float
-from foretrace.engine.evaluate import Step, run_forward
+from foretrace.engine.evaluate import Step
 from foretrace.engine.finite import finite_flags
 from foretrace.engine.plan import Plan
-from foretrace.engine.sequence import States
+from foretrace.engine.sequence import States, run_weighted
 from foretrace.frontends import Role
 from foretrace.learners.data import Stacked
 from foretrace.learners.executor import ETraceGraphExecutor
@@ -32,6 +32,8 @@ Shifts = tuple[list[Any], list[Any]]
 
 class Learner(Protocol):
     """What recording needs of a learner."""
+
+    model: Any
 
     @property
     def executor(self) -> ETraceGraphExecutor: ...
@@ -78,7 +80,7 @@ class _Recorder:
         self.external: Any = None
 
     def call(self, learner: Learner, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if learner is not self.learner:
+        if learner.executor is not self.learner.executor:
             raise ValueError(
                 "`step_fn` calls another learner than the one that drives the sequence. Drive each learner by itself."
             )
@@ -97,26 +99,13 @@ class _Recorder:
         if stacked.length != self.length:
             raise OtherForm(stacked.length)
         hidden, other = executor.read(Role.HIDDEN, Role.OTHER)
-        states, self.steps, outputs = self._run(States(hidden, other), stacked)
+        states, self.steps, outputs = run_weighted(executor.plan, self.weights, States(hidden, other), stacked.inputs)
         self.outputs, self.external = outputs, stacked.external
         hidden = states.hidden
         if self.shifts is not None:
             outputs, hidden = _added(outputs, self.shifts[0]), _added(hidden, self.shifts[1])
         executor.write(hidden, states.other)
         return executor.output(outputs, stacked.length)
-
-    def _run(self, states: States, stacked: Stacked) -> tuple[States, Step, list[Any]]:
-        """Many steps by a loop, one step without."""
-        plan, weights = self.learner.executor.plan, self.weights
-
-        def one(carry: Any, x: Any) -> Any:
-            hidden, other = carry
-            new_hidden, new_other, outputs, saved = run_forward(plan, weights, Step(hidden, other, x, []))
-            return (new_hidden, new_other), (Step(hidden, other, x, saved), outputs)
-
-        carry = (list(states.hidden), list(states.other))
-        (hidden, other), (steps, outputs) = scan_or_run(one, carry, stacked.inputs, stacked.length or 1)
-        return States(hidden, other), steps, outputs
 
     def require_call(self) -> None:
         if not self.calls:
@@ -139,7 +128,7 @@ def recorded_call(learner: Learner, args: Sequence[Any], kwargs: dict[str, Any])
 def _recording(recorder: _Recorder) -> Iterator[None]:
     token = _RECORDER.set(recorder)
     try:
-        with _model_refused(recorder.learner.executor.model):
+        with _model_refused(recorder.learner.model):
             yield
     finally:
         _RECORDER.reset(token)
@@ -265,14 +254,6 @@ def zero_shifts(plan: Plan, length: int | None) -> Shifts:
         for leaf in program.outputs
     ]
     return outputs, [jnp.zeros(leaf.aval.shape, leaf.aval.dtype) for leaf in program.hidden]
-
-
-def scan_or_run(one: Callable[[Any, Any], Any], carry: Any, items: Any, length: int) -> tuple[Any, Any]:
-    """`lax.scan`, without its loop where there is one step alone."""
-    if length > 1:
-        return jax.lax.scan(one, carry, items)
-    carry, found = one(carry, jax.tree.map(lambda a: a[0], items))
-    return carry, jax.tree.map(lambda a: jnp.asarray(a)[None], found)
 
 
 def _added(values: Sequence[Any], shifts: Sequence[Any]) -> list[Any]:

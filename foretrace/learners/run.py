@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from foretrace.engine.finite import parameter_flags, require_finite
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.rule import Rule
-from foretrace.engine.sequence import Ran, States, Window, drive, drive_windows
+from foretrace.engine.sequence import Ran, States, Window, drive, drive_windows, scan_or_run
 from foretrace.errors import StateMismatchError
 from foretrace.frontends import Role
 from foretrace.learners.executor import ETraceGraphExecutor
 from foretrace.learners.passage import last_of, steps_in_block
-from foretrace.learners.recording import Called, TracedStep, scan_or_run, zero_shifts
+from foretrace.learners.recording import Called, TracedStep, zero_shifts
 
 Values = Mapping[int, Any]
 """Values of states, by the identity of the state."""
@@ -181,7 +181,7 @@ class Run:
             return (after, [a + b for a, b in zip(total, by_further, strict=True)]), (called, by_shifts)
 
         carry = (states, [jnp.zeros_like(leaf) for leaf in further])
-        (states, total), (called, (outputs, hidden)) = scan_or_run(one, carry, part, _length(part))
+        (states, total), (called, (outputs, hidden)) = scan_or_run(one, carry, part)
         by_hidden = jax.vmap(lambda values: last_of(values, self.traced.length or 1))(hidden)
         cotangents = Cotangents(_row(outputs), _row(by_hidden))
         collected = (called.loss, called.result, called.flags)
@@ -194,7 +194,7 @@ class Run:
             called, after = self._call(states, weights, further, None, item)
             return after, (_weighted(called, item), called)
 
-        states, (losses, called) = scan_or_run(one, states, part, _length(part))
+        states, (losses, called) = scan_or_run(one, states, part)
         collected = (called.loss, called.result, called.flags)
         return jnp.sum(losses), Window(states, _row(called.steps), collected, _row(called.external))
 
@@ -205,7 +205,7 @@ class Run:
             called, after = self._call(states, weights, further, None, item)
             return after, called
 
-        states, called = scan_or_run(one, states, part, _length(part))
+        states, called = scan_or_run(one, states, part)
         return Ran(states, _row(called.steps), None, called.result, _row(called.external))
 
     def _split(self, params: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -12,6 +12,7 @@ from foretrace.ops.primitive import (
     get_etp_primitive,
     is_etp_primitive,
     register_primitive,
+    unmarked,
 )
 from foretrace.ops.sparse import connection_indices, sparse_matmul
 
@@ -30,4 +31,5 @@ __all__ = [
     "matmul",
     "register_primitive",
     "sparse_matmul",
+    "unmarked",
 ]

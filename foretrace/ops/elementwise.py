@@ -20,11 +20,12 @@ def _identity(weight: jax.Array) -> jax.Array:
 element_wise_p = register_primitive("etp_element_wise", _identity, gradient_enabled=True, x_invar_index=None)
 
 
-def element_wise(weight: ArrayLike, *, weight_fn: Transform | None = None) -> Any:
+def element_wise(weight: ArrayLike, fn: Transform | None = None, *, weight_fn: Transform | None = None) -> Any:
     """Marks a parameter that acts elementwise.
 
     Args:
         weight: A floating array of any shape, with or without a unit.
+        fn: `weight_fn` by position.
         weight_fn: Applied to the weight's mantissa first.
 
     Returns:
@@ -35,7 +36,9 @@ def element_wise(weight: ArrayLike, *, weight_fn: Transform | None = None) -> An
         >>> element_wise(jnp.array([-1.0, 2.0]), weight_fn=jnp.abs).tolist()
         [1.0, 2.0]
     """
-    mantissa, unit = split_weight("element_wise", "weight", weight, weight_fn)
+    if fn is not None and weight_fn is not None:
+        raise TypeError("element_wise: `fn` and `weight_fn` are the same; give one of them.")
+    mantissa, unit = split_weight("element_wise", "weight", weight, fn if weight_fn is None else weight_fn)
     return join_unit(element_wise_p.bind(mantissa), unit)
 
 

@@ -10,8 +10,10 @@ Beside the function a primitive carries what the compiler asks: which operands a
 which output is `y`, whether `y` mixes positions. The registry lists all primitives by name.
 """
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +25,43 @@ TrainableInvarsFn = Callable[[Mapping[str, Any]], dict[str, int]]
 VmapAxes = tuple[tuple[int | None, ...], ...]
 
 etp_primitives: dict[str, "ETPPrimitive"] = {}
+
+# What operators written for braintrace register beside their implementation.
+FOREIGN_RULES = (
+    "dt_to_t",
+    "yw_to_w",
+    "xy_to_dw",
+    "init_drtrl",
+    "init_pp",
+    "fast_path",
+    "pp_x_repr",
+    "snap_anchor",
+    "snap_adjacency",
+)
+
+_is_unmarked: contextvars.ContextVar[bool] = contextvars.ContextVar("is_unmarked", default=False)
+
+
+@contextlib.contextmanager
+def unmarked() -> Iterator[None]:
+    """Operators called inside compute the same without a mark, so that their weights get no trace.
+
+    What was traced before by `jax.jit` inside keeps its marks.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp
+        >>> from foretrace.ops import matmul
+        >>> def product(x, weight):
+        ...     with unmarked():
+        ...         return matmul(x, weight)
+        >>> [eqn.primitive.name for eqn in jax.make_jaxpr(product)(jnp.ones(3), jnp.ones((3, 2))).eqns]
+        ['dot_general']
+    """
+    token = _is_unmarked.set(True)
+    try:
+        yield
+    finally:
+        _is_unmarked.reset(token)
 
 
 class ETPPrimitive(Primitive):
@@ -74,6 +113,48 @@ class ETPPrimitive(Primitive):
         if self.trainable_invars_fn is not None:
             return self.trainable_invars_fn(params)
         return {"weight": 0 if self.x_invar_index is None else 1}
+
+    def register_etp_rules(self, **rules: Any) -> None:
+        """Takes the trace rules of an operator that was written for braintrace; they are neither needed nor kept.
+
+        Every rule follows from `impl_fn` here.
+
+        Args:
+            **rules: Functions by the names that they have there, such as `dt_to_t` and `xy_to_dw`.
+
+        Raises:
+            TypeError: Not the name of such a rule, or not a function.
+        """
+        for name, rule in rules.items():
+            if name not in FOREIGN_RULES:
+                known = ", ".join(f"`{known}`" for known in FOREIGN_RULES)
+                raise TypeError(f"Operator `{self.name}`: there is no trace rule `{name}`. There are {known}.")
+            if rule is not None and not callable(rule) and name != "fast_path":
+                raise TypeError(f"Operator `{self.name}`: the trace rule `{name}` is a function; got {rule!r}.")
+
+    def register_dt_to_t(self, fn: Callable[..., Any]) -> None:
+        """As `register_etp_rules(dt_to_t=fn)`."""
+        self.register_etp_rules(dt_to_t=fn)
+
+    def register_yw_to_w(self, fn: Callable[..., Any]) -> None:
+        """As `register_etp_rules(yw_to_w=fn)`."""
+        self.register_etp_rules(yw_to_w=fn)
+
+    def register_xy_to_dw(self, fn: Callable[..., Any]) -> None:
+        """As `register_etp_rules(xy_to_dw=fn)`."""
+        self.register_etp_rules(xy_to_dw=fn)
+
+    def register_init_drtrl(self, fn: Callable[..., Any]) -> None:
+        """As `register_etp_rules(init_drtrl=fn)`."""
+        self.register_etp_rules(init_drtrl=fn)
+
+    def register_init_pp(self, fn: Callable[..., Any]) -> None:
+        """As `register_etp_rules(init_pp=fn)`."""
+        self.register_etp_rules(init_pp=fn)
+
+    def bind(self, *args: Any, **params: Any) -> Any:
+        """Applies the operator, marked; plainly inside of `unmarked`."""
+        return self.plain(*args, **params) if _is_unmarked.get() else super().bind(*args, **params)
 
     def plain(self, *args: Any, **params: Any) -> Any:
         """What `bind` computes, as unmarked JAX: the function to differentiate, vmap or transpose."""

@@ -66,7 +66,7 @@ def build_program(
     _check_states(closed_jaxpr, (*hidden, *other), first=len(params))
     untouched = _untouched_states(closed_jaxpr, hidden, first=len(params))
     lowered, records = lower_control_flow(inline_calls(closed_jaxpr), params, hidden, control_flow)
-    final = normalise(lowered, len(hidden))
+    final = normalise(lowered, len(hidden), len(params))
     return StepProgram(
         jaxpr=final.jaxpr,
         consts=tuple(final.consts),

@@ -57,6 +57,7 @@ class ControlFlowPolicy:
         while_hidden: `'error'` refuses a `while` by name; `'hold'` (also `'opaque-fwd'`) treats it as a constant.
         etp_in_control_flow: `'trace'` follows marked operators inside control flow; `'error'` refuses them.
         scan_descent: `'auto'` treats long scans as sub-steps; `'never'` (also `'off'`) keeps them as they are.
+        fixpoint_iteration_limit: Checked, and not used: no analysis here iterates without an end of its own.
 
     Examples:
         >>> ControlFlowPolicy(cond='convert').cond
@@ -68,6 +69,7 @@ class ControlFlowPolicy:
     while_hidden: str = "error"
     etp_in_control_flow: str = "trace"
     scan_descent: str = "auto"
+    fixpoint_iteration_limit: int = 64
 
     def __post_init__(self) -> None:
         for field, choices in _CHOICES.items():
@@ -76,9 +78,10 @@ class ControlFlowPolicy:
                 valid = ", ".join(map(repr, choices))
                 raise ValueError(f"ControlFlowPolicy.{field} is {value!r}. Choose one of: {valid}.")
             object.__setattr__(self, field, choices[value])
-        limit = self.scan_unroll_limit
-        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
-            raise ValueError(f"ControlFlowPolicy.scan_unroll_limit is {limit!r}. Give an integer of at least 0.")
+        for field, least in (("scan_unroll_limit", 0), ("fixpoint_iteration_limit", 1)):
+            limit = getattr(self, field)
+            if not isinstance(limit, int) or isinstance(limit, bool) or limit < least:
+                raise ValueError(f"ControlFlowPolicy.{field} is {limit!r}. Give an integer of at least {least}.")
 
 
 def lower_control_flow(

@@ -4,23 +4,25 @@
 
 - every operand of an elementwise equation has the shape of its output, scalar literals aside (JAX stretches scalars and
   axes of size one without saying so; here a `broadcast_in_dim` says it), also inside bodies of control flow;
+- a value of parameters alone is computed once, however often the step asks for it, so that it is one occurrence;
 - no equation is computed in vain; all inputs and effects stay;
 - every hidden output is a variable of its own that an equation defines.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from foretrace._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, dce_jaxpr, new_jaxpr
 from foretrace.program.elementwise import NARY
 from foretrace.program.emit import Emitter
 
 
-def normalise(closed_jaxpr: ClosedJaxpr, num_hidden: int) -> ClosedJaxpr:
+def normalise(closed_jaxpr: ClosedJaxpr, num_hidden: int, num_params: int = 0) -> ClosedJaxpr:
     """Brings a step into normal form.
 
     Args:
         closed_jaxpr: A step without nested calls, whose first outputs are the hidden states.
         num_hidden: How many they are.
+        num_params: How many of the first inputs are parameters.
 
     Returns:
         The same function in normal form.
@@ -31,7 +33,8 @@ def normalise(closed_jaxpr: ClosedJaxpr, num_hidden: int) -> ClosedJaxpr:
         >>> [eqn.primitive.name for eqn in normalise(closed, 1).eqns]
         ['broadcast_in_dim', 'mul']
     """
-    jaxpr = own_outvars(explicit_broadcasts(closed_jaxpr.jaxpr), num_hidden)
+    jaxpr = merge_equal(explicit_broadcasts(closed_jaxpr.jaxpr), num_params)
+    jaxpr = own_outvars(jaxpr, num_hidden)
     return remove_dead_code(ClosedJaxpr(jaxpr, closed_jaxpr.consts))
 
 
@@ -48,6 +51,41 @@ def explicit_broadcasts(jaxpr: Jaxpr) -> Jaxpr:
             eqn = eqn.replace(params={key: _in_bodies(value) for key, value in eqn.params.items()})
         eqns.extend((*emitter.eqns, eqn))
     return new_jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns, like=jaxpr)
+
+
+def merge_equal(jaxpr: Jaxpr, num_params: int) -> Jaxpr:
+    """The jaxpr with equal values of the first `num_params` inputs alone computed once.
+
+    A neuron that reads its learned threshold in three places would otherwise have three traces for it.
+    """
+    fixed = {*jaxpr.constvars, *jaxpr.invars[:num_params]}
+    first: dict[Hashable, list[Var]] = {}
+    merged: dict[Atom, Atom] = {}
+    eqns: list[JaxprEqn] = []
+    for eqn in jaxpr.eqns:
+        if merged:
+            eqn = eqn.replace(invars=[v if isinstance(v, Literal) else merged.get(v, v) for v in eqn.invars])
+        key = _identity(eqn) if all(isinstance(v, Literal) or v in fixed for v in eqn.invars) else None
+        if key is not None and key in first:
+            merged.update(zip(eqn.outvars, first[key], strict=True))
+            continue
+        if key is not None:
+            first[key] = eqn.outvars
+            fixed.update(eqn.outvars)
+        eqns.append(eqn)
+    outvars = [v if isinstance(v, Literal) else merged.get(v, v) for v in jaxpr.outvars]
+    return new_jaxpr(jaxpr.constvars, jaxpr.invars, outvars, eqns, like=jaxpr)
+
+
+def _identity(eqn: JaxprEqn) -> Hashable | None:
+    """Equal for two equations that compute the same; None where that cannot be told."""
+    operands = tuple((repr(v.val), v.aval) if isinstance(v, Literal) else v for v in eqn.invars)  # 0.0 == -0.0
+    key = (eqn.primitive, operands, tuple(sorted(eqn.params.items())))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return None if eqn.effects else key
 
 
 def own_outvars(jaxpr: Jaxpr, count: int) -> Jaxpr:

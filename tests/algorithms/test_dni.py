@@ -82,7 +82,7 @@ def test_the_untrained_synthesiser_leaves_the_in_step_gradient() -> None:
             [np.ravel(g) for g in bptt(network.graph, nets.loss, params, hidden, other, [x])]
         )
         hidden, other, _ = network.graph.program(params, hidden, other, x)
-    for rule in (DNI(), DNI(SyntheticGradient()), DNI(SyntheticGradient(hidden_size=5))):
+    for rule in (DNI(), DNI(SyntheticGradient()), DNI(SyntheticGradient(hidden_width=5))):
         np.testing.assert_allclose(gradient(network, rule, nets.loss, block=3), by_steps, rtol=1e-10, atol=1e-12)
 
 

@@ -54,7 +54,7 @@ RULES: dict[str, Callable[[Plan], Rule]] = {
     "RTRL": lambda _: algorithms.RTRL(),
     "UORO": lambda _: algorithms.UORO(),
     "ThreeFactor": lambda _: algorithms.ThreeFactor(),
-    "DNI": lambda _: algorithms.DNI(algorithms.SyntheticGradient(hidden_size=3)),
+    "DNI": lambda _: algorithms.DNI(algorithms.SyntheticGradient(hidden_width=3)),
     "Hybrid": lambda _: algorithms.Hybrid(0.9),
 }
 EXTERNAL = {

@@ -84,7 +84,7 @@ def test_a_readout_keeps_its_exact_gradient() -> None:
 def test_seed_key_and_raw_key_draw_the_same() -> None:
     plan = small_rnn().plan
     keys = [UORO(given).init(plan).key for given in (3, jax.random.key(3), jax.random.PRNGKey(3), 4)]
-    assert [bool(key == keys[0]) for key in keys] == [True, True, True, False]
+    assert [bool(jnp.all(key == keys[0])) for key in keys] == [True, True, True, False]
 
 
 def test_zero_lengths_are_no_trouble() -> None:

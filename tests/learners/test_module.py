@@ -19,6 +19,7 @@ from foretrace.learners.module import (
     IODimVjpAlgorithm,
     ParamDimVjpAlgorithm,
 )
+from foretrace.learners.rules import OTTT
 from learners.nets import BATCH, HIDDEN, INPUT, STEPS, XS, YS, Net, assert_close, backpropagated, make, restart, squared
 from learners.nets import step_by_step as looped
 
@@ -268,11 +269,39 @@ def test_what_is_asked_too_early_or_wrongly() -> None:
 def test_options_by_position_are_those_of_the_class() -> None:
     net = Net()
     assert IODimVjpAlgorithm(net, 0.9).rule == IODimVjpAlgorithm(net, decay_or_rank=0.9).rule
-    with pytest.raises(TypeError, match="`model` by position"):
+    assert ParamDimVjpAlgorithm(net, "mine", "multi-step").vjp_method == "multi-step"
+    with pytest.raises(TypeError, match=r"`name`, `vjp_method`.*by position.*`name` is 0.9"):
         ParamDimVjpAlgorithm(net, 0.9)
+    with pytest.raises(TypeError, match="`model`, `mode` by position"):
+        OTTT(net, "A", 0.9)
+    with pytest.raises(TypeError, match="`decay_or_rank` by position and by name"):
+        IODimVjpAlgorithm(net, 0.9, decay_or_rank=0.8)
+    with pytest.raises(TypeError, match="`vjp_method` by position and by name"):
+        ParamDimVjpAlgorithm(net, "mine", "multi-step", vjp_method="multi-step")
 
 
 def test_traces_of_another_precision() -> None:
     _, learner = make(trace_dtype=jnp.float32)
     learner(XS[0])
     assert {leaf.dtype for leaf in jax.tree.leaves(learner.etrace.value)} == {np.dtype("float32")}
+
+
+def test_the_phase_is_that_of_the_compilation_where_it_matters() -> None:
+    class Dropping(Net):
+        def update(self, x: Any) -> Any:
+            return super().update(self.drop(x))
+
+    for rate, refused in ((0.5, True), (1.0, False)):  # what is kept: all of it in the second
+        model = Dropping()
+        model.drop = brainstate.nn.Dropout(rate)
+        brainstate.nn.init_all_states(model, batch_size=BATCH)
+        with brainstate.environ.context(fit=True):
+            learner = ParamDimVjpAlgorithm(model)
+            learner.compile_graph(XS[0])
+            learner(XS[0])
+        with brainstate.environ.context(fit=False):
+            if refused:
+                with pytest.raises(NotSupportedError, match="under `fit=True` and is called under `fit=False`"):
+                    learner(XS[0])
+            else:
+                learner(XS[0])

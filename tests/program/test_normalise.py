@@ -62,6 +62,23 @@ def test_dead_code_goes_and_inputs_stay():
     assert not final.consts
 
 
+def test_a_value_of_parameters_is_computed_once():
+    def step(params, hidden, other, inputs):
+        (w,), (h,) = params, hidden
+        return [jnp.exp(w) * h + jnp.exp(w)], [], [jnp.exp(h), jnp.exp(h)]
+
+    assert primitives_of(make_program(step, [jnp.ones(3)], [jnp.ones(3)])).count("exp") == 3  # of w once, of h twice
+
+
+def test_signs_of_zero_are_not_merged():
+    def step(params, hidden, other, inputs):
+        (w,), (h,) = params, hidden
+        return [h + jnp.copysign(w, 0.0) + jnp.copysign(w, -0.0)], [], []
+
+    program = make_program(step, [jnp.ones(3)], [jnp.ones(3)])
+    np.testing.assert_array_equal(program([jnp.ones(3)], [jnp.ones(3)], [], [])[0][0], jnp.ones(3))
+
+
 def test_effects_stay():
     def function(h):
         jax.debug.callback(lambda x: None, h)
