@@ -1,1 +1,28 @@
-"""Training: loops, metrics and checkpoints. Nothing is here yet."""
+"""Training: `fit` for every kind of learner, checkpoints, metrics, and networks with published settings."""
+
+from foretrace.train.bptt import BPTT
+from foretrace.train.checkpoint import Checkpoint, CheckpointError, CheckpointWarning, read, restore, save
+from foretrace.train.fit import fit
+from foretrace.train.iteration import TrainState
+from foretrace.train.networks import CELLS, PUBLISHED, Network, Published, network
+from foretrace.train.parts import Output
+from foretrace.train.result import Result
+
+__all__ = [
+    "BPTT",
+    "CELLS",
+    "PUBLISHED",
+    "Checkpoint",
+    "CheckpointError",
+    "CheckpointWarning",
+    "Network",
+    "Output",
+    "Published",
+    "Result",
+    "TrainState",
+    "fit",
+    "network",
+    "read",
+    "restore",
+    "save",
+]

@@ -1,0 +1,75 @@
+"""What a run leaves: parameters, metrics of every iteration, and why it stopped."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foretrace.compiler.reporting.tables import table
+from foretrace.train.folder import Record
+from foretrace.train.iteration import TrainState
+from foretrace.train.progress import number
+
+VALIDATION = "validation_"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    Attributes:
+        params: The trained parameters; of a module, by path.
+        metrics: One record for each iteration.
+        state: All that changed in the run; see `TrainState`.
+        stopped_because: `'iterations'`, `'goal'`, `'patience'` or `'interrupted'`.
+        folder: Where checkpoints and metrics are; None for nowhere.
+    """
+
+    params: Any
+    metrics: list[Record]
+    state: TrainState
+    stopped_because: str
+    folder: Path | None = None
+
+    @property
+    def iterations(self) -> int:
+        """Iterations done, those before a resumption included."""
+        return int(self.state.iteration)
+
+    @property
+    def seconds(self) -> float:
+        """The time that all iterations took, compilation and validation included."""
+        return float(sum(record.get("seconds") or 0.0 for record in self.metrics))
+
+    @property
+    def validation(self) -> dict[str, Any] | None:
+        """The metrics of the last validation; None where there was none."""
+        found = [validation_of(record) for record in reversed(self.metrics)]
+        return next((metrics for metrics in found if metrics), None)
+
+    def column(self, name: str) -> tuple[list[int], list[float]]:
+        """The iterations that have a metric, and its values, to be drawn for instance."""
+        found = [(record["iteration"], record[name]) for record in self.metrics if record.get(name) is not None]
+        return [iteration for iteration, _ in found], [value for _, value in found]
+
+    def table(self, rows: int = 20, columns: Sequence[str] | None = None) -> str:
+        """The metrics as a table of plain text.
+
+        Args:
+            rows: About how many iterations are shown, evenly spread; the last one always, and those with a validation.
+            columns: The metrics to show; None for all.
+        """
+        if not self.metrics:
+            return "no iterations"
+        every = max(1, len(self.metrics) // max(1, rows))
+        last = len(self.metrics) - 1
+        shown = [r for k, r in enumerate(self.metrics) if k % every == 0 or k == last or validation_of(r)]
+        names = list(columns or dict.fromkeys(name for record in shown for name in record))
+        cells = [[number(record.get(name)) for name in names] for record in shown]
+        return "\n".join(table(names, cells, [max(12, len(name)) for name in names], width=400))
+
+
+def validation_of(record: Record) -> dict[str, Any] | None:
+    """The metrics of the validation in a record, if it has one."""
+    found = {name.removeprefix(VALIDATION): v for name, v in record.items() if name.startswith(VALIDATION)}
+    return found or None

@@ -1,0 +1,167 @@
+"""The folder of a run: resumed where it stopped, refused where it is another run's, and safe from damage."""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from foretrace import train
+from foretrace.train.checkpoint import CheckpointError, CheckpointWarning, read
+from foretrace.train.folder import Folder
+from train.small_task import RunningSum, fit, make_learner, make_net, make_params
+
+SETTINGS: dict[str, Any] = dict(checkpoint_every=2, keep=2, stream=True, update_every=6)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: Any) -> Any:
+    """A run of six iterations in a folder, and what it returned."""
+    folder = tmp_path_factory.mktemp("finished")
+    return folder, fit(iterations=6, folder=folder, **SETTINGS)
+
+
+@pytest.fixture
+def folder(finished: Any, tmp_path: Path) -> Path:
+    """A copy of that folder."""
+    return Path(shutil.copytree(finished[0], tmp_path / "run"))
+
+
+def equal(first: Any, second: Any) -> bool:
+    plain = lambda leaf: jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return all(np.asarray(plain(a)).tobytes() == np.asarray(plain(b)).tobytes() for a, b in pairs)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_last_checkpoints_and_metrics_are_kept(finished: Any) -> None:
+    folder, result = finished
+    assert names(folder) == ["checkpoint-00000004.safetensors", "checkpoint-00000006.safetensors", "metrics.jsonl"]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert lines == result.metrics
+
+
+def test_checkpoint_holds_every_part(finished: Any) -> None:
+    folder, result = finished
+    found = read(folder / "checkpoint-00000006.safetensors")
+    assert equal(found.fill(result.state), result.state)
+    parts = {name.split("/")[0] for name in found.arrays}
+    assert parts == {"params", "opt_state", "key", "iteration", "passing"}
+    assert any(name.startswith("passing/trace") for name in found.arrays)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "changed"])
+def test_damaged_checkpoint_is_passed_over(finished: Any, folder: Path, damage: str) -> None:
+    last = folder / "checkpoint-00000006.safetensors"
+    data = last.read_bytes()
+    wrong = bytes([data[-1] ^ 255])
+    last.write_bytes({"truncated": data[: len(data) // 2], "empty": b"", "changed": data[:-1] + wrong}[damage])
+    with pytest.warns(CheckpointWarning, match="00000006.*not a whole checkpoint.*goes on from `checkpoint-00000004"):
+        found = Folder(folder).latest()
+    assert found is not None
+    assert found.note["lines"] == 4
+
+
+def test_resumed_run_is_the_whole_run(finished: Any, folder: Path) -> None:
+    (folder / "checkpoint-00000006.safetensors").write_bytes(b"half of it")
+    with pytest.warns(CheckpointWarning):
+        resumed = fit(iterations=6, folder=folder, resume=True, **SETTINGS)
+    assert equal(resumed.state, finished[1].state)
+    assert [r["loss"] for r in resumed.metrics] == [r["loss"] for r in finished[1].metrics]
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 6
+
+
+def test_no_whole_checkpoint_at_all(folder: Path) -> None:
+    for file in folder.glob("checkpoint-*"):
+        file.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"No checkpoint in .* is whole"):
+        Folder(folder).latest()
+
+
+def test_half_written_files_and_lines_are_cleared(folder: Path) -> None:
+    (folder / ".checkpoint-00000008.safetensors.123.part").write_bytes(b"half")
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"iteration": 7, "lo')
+    Folder(folder).prepare()
+    assert len(Folder(folder).cut_metrics(6)) == 6
+    assert len(names(folder)) == 3
+    assert (folder / "metrics.jsonl").read_text().endswith("}\n")
+
+
+def test_lost_metrics_are_told(folder: Path) -> None:
+    (folder / "metrics.jsonl").unlink()
+    with pytest.warns(CheckpointWarning, match="0 of the 6 lines"):
+        assert Folder(folder).cut_metrics(6) == []
+
+
+def test_metrics_are_plain_json(tmp_path: Path) -> None:
+    metrics = Folder(tmp_path).open_metrics()
+    metrics.append({"iteration": 1, "loss": float("nan"), "error": float("inf")})
+    metrics.close()
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"iteration": 1, "loss": None, "error": None}
+
+
+def test_finished_run_returns_at_once(finished: Any, folder: Path) -> None:
+    again = fit(iterations=6, folder=folder, resume=True, **SETTINGS)
+    assert equal(again.state, finished[1].state)
+    assert again.metrics == finished[1].metrics
+
+
+def test_run_is_not_overwritten(folder: Path) -> None:
+    with pytest.raises(FileExistsError, match="resume=True"):
+        fit(iterations=6, folder=folder, **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"seed": 1}, r"`seed` = 0 \(now 1\)"),
+        ({"update_every": 4}, r"`update_every` = 6 \(now 4\)"),
+        ({"clip": 1.0}, r"another `optimizer`, `clip` = None \(now 1.0\)"),
+        ({"optimizer": optax.adam(2e-2)}, "another `optimizer`"),
+        ({"task": RunningSum(scale=0.6)}, "another `task` of the same name"),
+        ({"task": RunningSum(name="other")}, "`task` = 'running sum .*now 'other"),
+        ({"learner": make_learner("pp_prop", decay_or_rank=0.9)}, "`rule` = 'D_RTRL.*now 'pp_prop"),
+        ({"learner": train.BPTT(make_learner()), "params": make_params()}, "`rule`"),
+    ],
+)
+def test_other_settings_are_named(folder: Path, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointError, match=f"was made with .*{said}"):
+        fit(iterations=8, folder=folder, resume=True, **{**SETTINGS, **change})
+
+
+def test_another_version_of_jax_may_go_on(folder: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(jax, "__version__", "99.0")
+    fit(iterations=6, folder=folder, resume=True, optimizer=optax.adam(1e-2), **SETTINGS)
+
+
+def test_resumed_module_is_the_whole_run(tmp_path: Path) -> None:
+    options: dict[str, Any] = dict(checkpoint_every=2, keep=9)
+    whole = fit(train.BPTT(make_net()), iterations=4, folder=tmp_path, **options)
+    for number in (3, 4):
+        (tmp_path / f"checkpoint-0000000{number}.safetensors").unlink(missing_ok=True)
+    net = make_net()
+    resumed = fit(train.BPTT(net), iterations=4, folder=tmp_path, resume=True, **options)
+    assert equal(resumed.state, whole.state)
+    assert equal(net.readout.weight.value, resumed.params[("readout", "weight")])
+
+
+def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"Cannot write .*Name a folder that can be written"):
+        fit(iterations=1, folder=tmp_path / "file" / "run")
+
+
+def test_resume_begins_where_there_is_nothing(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(iterations=1, folder=tmp_path / "new" / "run", resume=True)
+    assert names(tmp_path / "new" / "run")[0] == "checkpoint-00000000.safetensors"

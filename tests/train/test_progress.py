@@ -1,0 +1,47 @@
+"""Progress is one line on a terminal, and a few lines elsewhere."""
+
+import io
+from typing import Any
+
+from foretrace.train.progress import Progress, clock
+from train.small_task import fit
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(stream: io.StringIO, total: int = 100) -> str:
+    progress = Progress(total, "task rule", stream)
+    for done in range(1, total + 1):
+        record: dict[str, Any] = {"iteration": done, "loss": 1 / done, "accuracy": 0.5, "rate": 12.34, "seconds": 1.0}
+        progress.update(record | ({"validation_accuracy": 0.25} if done == 7 else {}))
+    progress.close("done")
+    return stream.getvalue()
+
+
+def test_plain_lines_now_and_then() -> None:
+    lines = shown(io.StringIO()).splitlines()
+    assert len(lines) == 22
+    assert lines[0].startswith("task rule  5/100  loss 0.2  accuracy 0.5  rate 12.34 Hz  0:00 < ")
+    assert "7/100" in lines[1]
+    assert "(validation: accuracy 0.25)" in lines[1]
+    assert lines[-1] == "done"
+
+
+def test_one_line_on_a_terminal() -> None:
+    text = shown(Terminal())
+    assert text.count("\n") == 2
+    assert text.count("\r") >= 100
+    assert "[##########..........] task rule  50/100  loss 0.02" in text
+
+
+def test_quiet(capsys: Any) -> None:
+    fit(iterations=1)
+    found = capsys.readouterr()
+    assert found.out == found.err == ""
+
+
+def test_clock() -> None:
+    assert [clock(t) for t in (5.9, 65, 3700)] == ["0:05", "1:05", "1:01:40"]
