@@ -1,1 +1,85 @@
-"""Tasks: generators with published settings, and data that ships in packages. Nothing is here yet."""
+"""Tasks to train on: generators with published settings, and real data that ships inside packages.
+
+`Task()` is the task as published, `Task(delay=100.0)` a version of it; `find_task` takes the names of the command line.
+Each task gives trials to train on (`sample`), held-out ones (`test_trials`), a loss for every step, a measure of
+success, the published stop criterion (`goal`) and a picture of a trial (`plot`).
+"""
+
+import dataclasses
+from typing import Any
+
+from foretrace.tasks.evidence import EvidenceAccumulation
+from foretrace.tasks.images import SequentialDigits, SequentialMNIST
+from foretrace.tasks.match_to_sample import DelayedMatchToSample
+from foretrace.tasks.pattern import PatternGeneration
+from foretrace.tasks.randman import Randman
+from foretrace.tasks.sequences import Adding, Copy
+from foretrace.tasks.store_recall import StoreRecall
+from foretrace.tasks.task import Goal, Task, Trial
+from foretrace.tasks.vowels import JapaneseVowels
+
+TASKS: dict[str, type[Task]] = {
+    task.name: task
+    for task in (
+        EvidenceAccumulation,
+        StoreRecall,
+        DelayedMatchToSample,
+        PatternGeneration,
+        Copy,
+        Adding,
+        Randman,
+        SequentialDigits,
+        SequentialMNIST,
+        JapaneseVowels,
+    )
+}
+"""Every task by its name on the command line."""
+
+
+def find_task(name: str, **settings: Any) -> Task:
+    """Makes a task from its name.
+
+    Args:
+        name: One of `TASKS`, in any case, with `-` or `_`.
+        **settings: Of that task, in place of the published ones.
+
+    Returns:
+        The task.
+
+    Raises:
+        ValueError: A name or a setting that does not exist, or a setting with a value that makes no sense.
+
+    Examples:
+        >>> find_task("evidence", n_cues=3).n_steps
+        1650
+    """
+    found = TASKS.get(name.lower().replace("_", "-"))
+    if found is None:
+        raise ValueError(f"There is no task {name!r}; there are {', '.join(TASKS)}.")
+    known = [field.name for field in dataclasses.fields(found)]
+    unknown = [setting for setting in settings if setting not in known]
+    if unknown:
+        raise ValueError(
+            f"The task {found.name!r} has no setting {', '.join(map(repr, unknown))}; "
+            f"it has {', '.join(sorted(known))}."
+        )
+    return found(**settings)
+
+
+__all__ = [
+    "TASKS",
+    "Adding",
+    "Copy",
+    "DelayedMatchToSample",
+    "EvidenceAccumulation",
+    "Goal",
+    "JapaneseVowels",
+    "PatternGeneration",
+    "Randman",
+    "SequentialDigits",
+    "SequentialMNIST",
+    "StoreRecall",
+    "Task",
+    "Trial",
+    "find_task",
+]
