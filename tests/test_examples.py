@@ -29,7 +29,7 @@ def numbers(printed: str, pattern: str) -> list[float]:
 
 
 def test_every_example_is_run() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*REPORTS, "compare_rules"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*REPORTS, "compare_rules", "pictures"}
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -55,3 +55,10 @@ def test_exact_rule_has_cosine_one() -> None:
     cosines = dict(re.findall(r"^(\w+) +(-?\d\.\d{3})", run("compare_rules"), re.MULTILINE))
     assert cosines["RTRL"] == "1.000"
     assert 0.9 < float(cosines["D_RTRL"]) < 1
+
+
+@pytest.mark.slow
+def test_pictures_are_where_the_example_says() -> None:
+    written = [Path(line) for line in run("pictures").splitlines()]
+    assert [path.stem for path in written] == ["agreement", "learning", "memory", "spikes", "traces"]
+    assert all(path.read_text().startswith("<?xml") for path in written)

@@ -8,25 +8,27 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "foretrace"
 
-BASE = {"_jax", "errors"}
+BASE = {"_jax", "_look", "errors"}
 PIPELINE = ("program", "ops", "compiler", "engine", "algorithms")
 
 # What each part of the package may import, besides itself.
 MAY_IMPORT: dict[str, set[str]] = {
     "_jax": set(),
+    "_look": set(),
     "errors": set(),
     "_precision": set(),
     **{layer: BASE | set(PIPELINE[:place]) for place, layer in enumerate(PIPELINE)},
     "frontends": BASE | {"program"},
     "nn": BASE | {"ops"},
+    "legacy": BASE | {"ops"},
     "learners": BASE | set(PIPELINE) | {"frontends"},
     "entry": BASE | set(PIPELINE) | {"frontends", "learners"},
 }
 ABOVE = {"tasks", "viz", "train", "cli"}
-MAY_IMPORT |= {part: set(MAY_IMPORT) | ABOVE | {"__init__"} for part in (*sorted(ABOVE), "__init__")}
+MAY_IMPORT |= {part: set(MAY_IMPORT) | ABOVE | {"__init__"} for part in (*sorted(ABOVE), "__init__", "__main__")}
 
 MODEL_LIBRARIES = {"brainstate", "brainpy", "brainpy_state", "braintools", "flax", "equinox"}
-MAY_USE_MODELS = {"_precision", "frontends", "nn", "learners", "entry", "__init__"} | ABOVE
+MAY_USE_MODELS = {"_precision", "frontends", "nn", "legacy", "learners", "entry", "__init__"} | ABOVE
 
 UNSTABLE_JAX = ("jax._src", "jax.interpreters", "jax.extend")
 MAY_USE_UNSTABLE_JAX = {"_jax"}

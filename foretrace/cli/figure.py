@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from foretrace._look import GROUND, INK, figure, series
 from foretrace.cli.network import CUE, NEURONS, RECALL, STEPS, Params, make_sequences, record_spikes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-COLORS = ("#00664d", "#a86400")
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "foretrace", "font.size": 9}  # text stays text in an SVG
 
 
 def draw(path: Path, curves: Mapping[str, Sequence[float]], params: Params) -> None:
@@ -27,32 +25,27 @@ def draw(path: Path, curves: Mapping[str, Sequence[float]], params: Params) -> N
     Raises:
         ImportError: matplotlib is not installed.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, 3.6), layout="constrained")
-        learning, *rasters = figure.subplots(1, 3, width_ratios=(1.1, 1, 1))
+    with figure("The demonstration's picture", (11, 3.6), path) as drawn:
+        learning, *rasters = drawn.subplots(1, 3, width_ratios=(1.1, 1, 1))
         _draw_curves(learning, curves)
         spikes, cues = _recorded(params)
         for cue, axes in enumerate(rasters):
             _draw_raster(axes, spikes[:, int(np.argmax(cues == cue))], f"trained online, cue {cue + 1}")
-        figure.savefig(path, metadata={"Date": None})
 
 
 def _draw_curves(axes: "Axes", curves: Mapping[str, Sequence[float]]) -> None:
-    for (name, losses), color, dashes in zip(curves.items(), COLORS, ("solid", "dashed"), strict=True):
-        axes.plot(np.arange(1, len(losses) + 1), losses, color=color, linestyle=dashes, label=name)
+    for place, (name, losses) in enumerate(curves.items()):
+        axes.plot(np.arange(1, len(losses) + 1), losses, label=name, **series(place).line)
     axes.set(xlabel="update", ylabel="loss at recall", title="learning", ylim=(0, None))
-    axes.legend(frameon=False)
+    axes.legend()
 
 
 def _draw_raster(axes: "Axes", spikes: Any, title: str) -> None:
     times, neurons = np.nonzero(np.asarray(spikes))
     for start, length, name in ((0, CUE, "cue"), (STEPS - RECALL, RECALL, "recall")):
-        axes.axvspan(start, start + length, color="#eeeeee", linewidth=0)
+        axes.axvspan(start, start + length, color=GROUND, alpha=0.5, linewidth=0)
         axes.text(start + length / 2, NEURONS * 1.01, name, ha="center", va="bottom", fontsize=8)
-    axes.scatter(times, neurons, s=3, marker="|", color="#222222", linewidths=0.8)
+    axes.scatter(times, neurons, s=3, marker="|", color=INK, linewidths=0.8)
     axes.set(xlabel="step", ylabel="neuron", xlim=(0, STEPS), ylim=(0, NEURONS))
     axes.set_title(title, pad=16)
 

@@ -9,6 +9,7 @@ the same file for the same graph.
 import os
 from typing import TYPE_CHECKING, Any
 
+from foretrace._look import FAMILY, INK, PAPER, figure
 from foretrace.compiler.history import HistoryKind
 from foretrace.compiler.reporting.layout import (
     FONT,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from foretrace.compiler.graph import ETraceGraph
 
-INK, PAPER = "#222222", "#ffffff"
 FACE = {
     HistoryKind.ALL: "#cfe8dc",
     HistoryKind.DIRECT: "#fbe3b5",
@@ -49,9 +49,7 @@ BORDER: dict[HistoryKind, Any] = {
     HistoryKind.NONE_NEEDED: (0, (1, 2)),
 }
 DASHES = (0, (4, 2.5))
-FAMILY = "DejaVu Sans"
 SWATCH = 0.35
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "foretrace", "text.usetex": False}  # text stays text in an SVG
 
 
 def draw_graph(graph: "ETraceGraph", path: str | os.PathLike[str] | None = None) -> "Figure":
@@ -77,23 +75,17 @@ def draw_graph(graph: "ETraceGraph", path: str | os.PathLike[str] | None = None)
         >>> graph = compile_etrace_graph(step, jnp.ones(3), params={"w": jnp.ones((3, 2))}, state=jnp.zeros(2))
         >>> width, height = draw_graph(graph).get_size_inches()
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("Drawing a graph needs matplotlib: pip install foretrace[viz]") from error
-    picture = make_picture(graph, text_width)
-    legend = _legend(graph)
-    width = max(picture.width, max(text_width(text, SMALL) for _, text in legend) + SWATCH + 3 * MARGIN)
-    height = picture.height + len(legend) * LINE_HEIGHT * 1.2 + MARGIN + PADDING
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width, height), facecolor=PAPER)
-        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+    with figure("Drawing a graph", (1, 1), path) as drawn:
+        picture = make_picture(graph, text_width)
+        legend = _legend(graph)
+        width = max(picture.width, max(text_width(text, SMALL) for _, text in legend) + SWATCH + 3 * MARGIN)
+        height = picture.height + len(legend) * LINE_HEIGHT * 1.2 + MARGIN + PADDING
+        drawn.set_layout_engine("none")
+        drawn.set_size_inches(width, height)
+        axes = drawn.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
         axes.set_axis_off()
         _draw(axes, picture, legend)
-        if path is not None:
-            _write(figure, path)
-    return figure
+    return drawn
 
 
 def text_width(text: str, size: float) -> float:
@@ -105,14 +97,6 @@ def text_width(text: str, size: float) -> float:
         return 0.0
     outline = TextPath((0, 0), text.replace("$", "S"), size=size, prop=FontProperties(family=FAMILY))
     return float(outline.vertices[:, 0].max()) / 72  # the control points bound the curves, and are cheap
-
-
-def _write(figure: "Figure", path: str | os.PathLike[str]) -> None:
-    ending = os.path.splitext(os.fspath(path))[1].lstrip(".").lower()
-    if ending not in figure.canvas.get_supported_filetypes():
-        raise ValueError(f"A picture cannot be written to `{os.fspath(path)}`: end the name in .svg, .png or .pdf.")
-    dated = {"svg": "Date", "pdf": "CreationDate"}.get(ending)
-    figure.savefig(path, format=ending, dpi=150, metadata={dated: None} if dated else None)
 
 
 def _legend(graph: "ETraceGraph") -> list[tuple[HistoryKind | bool, str]]:
