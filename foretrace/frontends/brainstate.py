@@ -78,10 +78,13 @@ def extract_module_info(
 
 
 def _make_random_keys(states: Iterable[brainstate.State]) -> None:
-    """brainstate makes a random state's key when it is first read, which must not happen within the trace."""
+    """brainstate makes a random state's key when it is first read, which must not happen within the trace.
+
+    Not by a read, which would count as a use: a `vmap` around this would draw from the state.
+    """
     for state in (brainstate.random.DEFAULT, *states):
         if isinstance(state, brainstate.random.RandomState):
-            _ = state.value
+            state.check_if_deleted()
 
 
 @contextmanager
