@@ -1,1 +1,9 @@
-"""Commands to run from a terminal."""
+"""Commands to run from a terminal: `foretrace demo`, `inspect`, `train`, `compare`, `bench`, `tasks` and `rules`.
+
+`frame.py` has the parser and turns errors into messages and exit codes; each command is a file of `commands/`, which
+imports what it needs when it is run.
+"""
+
+from foretrace.cli.frame import main
+
+__all__ = ["main"]

@@ -82,7 +82,7 @@ def own_options(owner: str, record: Any, options: dict[str, Any]) -> dict[str, A
         options: The options that were given.
 
     Raises:
-        TypeError: The rule has no such option.
+        TypeError: The rule has no such option, or needs one that was not given.
     """
     known = [field.name for field in dataclasses.fields(record)]
     own = {name: value for name, value in options.items() if name in known}
@@ -93,7 +93,18 @@ def own_options(owner: str, record: Any, options: dict[str, Any]) -> dict[str, A
             listed = ", ".join(f"`{n}`" for n in known) or "none"
             raise TypeError(f"{owner} has no option `{name}`. It has {listed}.")
         FOREIGN[name](name, value)
+    if isinstance(record, type):
+        _require(owner, record, own)
     return own
+
+
+def _require(owner: str, record: Any, own: dict[str, Any]) -> None:
+    """Refuses to make a rule without an option that has no default."""
+    needed = [f.name for f in dataclasses.fields(record) if f.default is f.default_factory is dataclasses.MISSING]
+    missing = [name for name in needed if name not in own]
+    if missing:
+        listed = ", ".join(f"`{name}`" for name in missing)
+        raise TypeError(f"{owner} needs {listed}: give it by name, such as `{missing[0]}=0.99` for a decay.")
 
 
 def rule_of_config(owner: str, config: ETraceConfig, options: dict[str, Any]) -> Rule:

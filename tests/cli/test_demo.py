@@ -1,87 +1,64 @@
-"""The demonstration trains a network online, says how it went, and leaves a picture where it was told to."""
+"""The demonstration trains a network online, says how it went, and leaves a table and a picture."""
 
-import os
+import csv
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import pytest
 
-import foretrace
-from foretrace.cli.demo import BPTT, ONLINE, PICTURE, compile_demo, main
-from foretrace.cli.network import CUE, RECALL, STEPS, make_sequences
-from foretrace.cli.training import bptt_gradient, cosine, online_gradient, train
+from foretrace.cli.demo import BPTT, ONLINE, PICTURE, TABLE, main, make_demo
 from foretrace.compiler.history import HistoryKind
 
 pytestmark = pytest.mark.xdist_group("demo")  # one worker runs the demonstration for all
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory):
-    """What a quick run in a process of its own prints, and the folder with its picture."""
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """What a quick run prints, and the folder with its files."""
     folder = tmp_path_factory.mktemp("demo")
-    environment = os.environ | {"PYTHONPATH": str(Path(foretrace.__file__).parent.parent)}
-    command = [sys.executable, "-W", "error", "-m", "foretrace.cli.demo", "--quick"]
-    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    return run.stdout, folder
+    with pytest.MonkeyPatch.context() as patch:
+        printed: list[str] = []
+        patch.setattr("builtins.print", lambda *words, **_: printed.append(" ".join(map(str, words))))
+        main(["--quick", "--output", str(folder)])
+    return "\n".join(printed), folder
 
 
-def test_demo_prints_the_step_and_the_report(quick):
-    printed, _ = quick
-    assert "def step(" in printed
-    assert "history keeps" in printed
+def test_it_prints_the_report(quick: tuple[str, Path]) -> None:
+    assert "history keeps" in quick[0]
 
 
-def test_demo_shows_progress_and_compares_with_bptt(quick):
-    printed, _ = quick
-    assert len(re.findall(r"update +\d+ +loss \d\.\d+", printed)) == 6  # three updates each
-    for name in (ONLINE, BPTT):
-        assert re.search(rf"^  {re.escape(name)} +\d\.\d+ +\d+\.\d% +[01]\.\d+$", printed, re.MULTILINE)
-
-
-def test_demo_names_its_picture_last(quick):
+def test_it_names_its_table_and_its_picture_last(quick: tuple[str, Path]) -> None:
     printed, folder = quick
-    assert printed.strip().endswith(PICTURE)
-    root = xml.etree.ElementTree.parse(folder / PICTURE).getroot()
-    assert {ONLINE, BPTT, "update", "neuron"} <= {element.text for element in root.iter()}
+    assert [line.split()[-1] for line in printed.splitlines()[-2:]] == [str(folder / TABLE), str(folder / PICTURE)]
 
 
-def test_demo_shows_learned_time_constants_and_a_readout():
-    learner, _ = compile_demo()
+def test_the_table_compares_with_bptt(quick: tuple[str, Path]) -> None:
+    with (quick[1] / TABLE).open() as file:
+        rows = {row["rule"]: row for row in csv.DictReader(file)}
+    assert list(rows) == [ONLINE, BPTT]
+    assert float(rows[BPTT]["cosine before overall"]) == pytest.approx(1)
+    assert -1 < float(rows[ONLINE]["cosine before overall"]) < 1
+    assert all(0 <= float(row["error"]) <= 1 for row in rows.values())
+
+
+def test_the_picture_names_what_it_shows(quick: tuple[str, Path]) -> None:
+    root = xml.etree.ElementTree.parse(quick[1] / PICTURE).getroot()
+    texts = " ".join(filter(None, (element.text for element in root.iter())))
+    for word in (ONLINE, BPTT, "iteration", "ALIF", "recall", "time (ms)"):
+        assert re.search(re.escape(word), texts), word
+
+
+def test_the_network_is_adaptive_and_recurrent() -> None:
+    experiment, _ = make_demo(quick=True)
+    learner = experiment.learner(experiment.rules(ONLINE)[0])
     history = {parameter.name: parameter.history for parameter in learner.graph.parameters}
-    assert history.pop("w_out") is HistoryKind.NONE_NEEDED
-    assert set(history.values()) == {HistoryKind.DIRECT}
-    assert {"tau_v", "tau_a", "w_in", "w_rec"} == set(history)
+    assert history["w_in"] is history["w_rec"] is HistoryKind.DIRECT
+    assert history["w_out"] is HistoryKind.NONE_NEEDED
+    assert {leaf.name for leaf in learner.graph.program.hidden} == {"a", "trace", "v"}
 
 
-def test_demo_refuses_a_folder_that_is_not_there(tmp_path, capsys):
+def test_it_refuses_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--output", str(tmp_path / "nowhere")])
     assert "nowhere" in capsys.readouterr().err
-
-
-def test_online_gradient_starts_close_to_that_of_bptt():
-    learner, params = compile_demo()
-    data = make_sequences(jax.random.key(0), 32)
-    found = [jax.jit(gradient)(params, data)[1] for gradient in (online_gradient(learner), bptt_gradient)]
-    assert 0.99 < cosine(*found) < 1
-
-
-def test_online_training_lowers_the_loss():
-    learner, params = compile_demo()
-    losses = [p.loss for p in train(online_gradient(learner), params, updates=40, batch=32, rate=1.5e-3, seed=1)]
-    assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
-
-
-def test_cue_is_shown_before_the_delay_alone():
-    data = make_sequences(jax.random.key(0), 64)
-    cues = jnp.stack([jnp.sum(data.inputs[:, :, 10 * k : 10 * k + 10], axis=-1) for k in (0, 1)], axis=-1)
-    shown = jnp.argmax(jnp.sum(cues[:CUE], axis=0), axis=-1)
-    assert jnp.array_equal(shown, data.targets[0])
-    delay = cues[CUE : STEPS - RECALL].mean(axis=(0, 1))
-    assert jnp.allclose(delay, 0.3, atol=0.05)  # ten channels at a rate of 0.03, whatever the cue was

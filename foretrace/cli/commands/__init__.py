@@ -1,0 +1,1 @@
+"""One file for each command: its arguments in `add`, and what it does in `run`."""

@@ -1,0 +1,73 @@
+"""`foretrace compare`: one network, one task, one order of trials, and several rules beside each other."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from foretrace.cli.arguments import UsageError, add_command
+from foretrace.cli.experiment import Experiment, add_arguments, describe, make_experiment
+from foretrace.cli.rules import RuleChoice
+
+TEXT = """\
+Trains the same network on the same trials by several rules, and compares: what they reach, the time and the memory of a
+gradient, and the cosine of each layer's gradient to that of BPTT, before training and after it.
+
+A rule may have options of its own: pp_prop:decay_or_rank=0.99. EProp has random feedback unless you say otherwise.
+With --iterations 0 nothing is trained, and gradients alone are compared.
+"""
+EXAMPLES = [
+    "foretrace compare randman --rules D_RTRL,pp_prop,OTTT,OTPE,BPTT",
+    "foretrace compare evidence --set n_cues=1 --set delay=200 --rules D_RTRL,EProp,BPTT --iterations 50",
+    "foretrace compare evidence --rules D_RTRL,pp_prop:decay_or_rank=0.99 --iterations 0     gradients alone",
+]
+
+
+def add(commands: Any) -> None:
+    """Adds the command."""
+    parser = add_command(commands, "compare", run, "compare rules with BPTT on a task", TEXT, EXAMPLES)
+    add_arguments(parser)
+    run_group = parser.add_argument_group("the comparison")
+    run_group.add_argument(
+        "--rules", default="D_RTRL,pp_prop,EProp,BPTT", metavar="RULE,RULE,...", help="`foretrace rules` lists them"
+    )
+    run_group.add_argument("--folder", type=Path, metavar="DIR", help="where results go (default: a new one in runs/)")
+    run_group.add_argument("--resume", action="store_true", help="go on with the runs in --folder")
+    run_group.add_argument("--quiet", action="store_true", help="no progress, results alone")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Compares, and leaves tables and a figure."""
+    from foretrace.cli.commands.train import new_folder
+    from foretrace.cli.comparison import Comparison, write_comparison
+
+    if options.resume and options.folder is None:
+        raise UsageError("--resume goes on with the runs in a folder: say which with --folder.")
+    experiment = make_experiment(options)
+    rules = experiment.rules(options.rules)
+    folder = options.folder or new_folder(f"compare-{options.task}")
+    if not options.quiet:
+        print("\n".join([*describe(experiment), f"rules     {', '.join(rule.label for rule in rules)}"]), flush=True)
+    comparison = Comparison(experiment)
+    for rule in rules:
+        comparison.add(rule, _trained(options, experiment, rule, folder))
+    print(f"\n{comparison.table()}")
+    print(f"\nCosine of the gradient to that of BPTT, by layer, before training:\n\n{comparison.cosines('before')}")
+    if experiment.training["iterations"]:
+        print(f"\nAnd with the weights that each rule has learned:\n\n{comparison.cosines('after')}")
+    print()
+    for name, file in write_comparison(comparison, folder, options.given):
+        print(f"{name:<12} {file}")
+
+
+def _trained(options: argparse.Namespace, experiment: Experiment, rule: RuleChoice, folder: Path) -> Any:
+    """The run of one rule; None where nothing is to be trained."""
+    if not experiment.training["iterations"]:
+        return None
+    if not options.quiet:
+        print(f"\n{rule.label}", file=sys.stderr, flush=True)
+    result = experiment.fit(options, experiment.learner(rule), folder / rule.label)
+    if result.stopped_because == "interrupted":
+        print(f"the runs are in {folder}: go on with --folder {folder} --resume", file=sys.stderr)
+        raise KeyboardInterrupt
+    return result

@@ -1,0 +1,207 @@
+"""`foretrace train`: a network, a task and a rule, until the goal is reached."""
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from foretrace.cli.arguments import DONE, FAILED, INTERRUPTED, UsageError, add_command, add_rule_arguments, whole
+from foretrace.cli.experiment import Experiment, add_arguments, describe, make_experiment
+from foretrace.cli.rules import RuleChoice
+
+TEXT = """\
+Trains a network on a task. What you do not say is as published: the network, its constants, optimizer and batch.
+
+A run is saved in a folder: metrics.jsonl (a line for each iteration), checkpoints, result.json and a curve. It can be
+stopped at any moment and goes on with --resume, to the same weights as if it had never been stopped.
+"""
+EXAMPLES = [
+    "foretrace train evidence --rule D_RTRL --stop                    the published task, until its goal",
+    "foretrace train evidence --set n_cues=1 --set delay=100 --hidden 20 --iterations 50     a short look",
+    "foretrace train adding --cell LSTM --hidden 64 --lr 3e-3 --rule pp_prop --rule-set decay_or_rank=0.95",
+    "foretrace train dms --folder runs/dms --resume                   goes on where it stopped",
+]
+
+
+def add(commands: Any) -> None:
+    """Adds the command."""
+    parser = add_command(commands, "train", run, "train a network on a task", TEXT, EXAMPLES)
+    add_arguments(parser)
+    add_rule_arguments(parser.add_argument_group("the rule"), "`foretrace rules` lists them; BPTT is one more")
+    end = parser.add_argument_group("the run")
+    end.add_argument(
+        "--stop",
+        nargs="?",
+        const=True,
+        metavar="GOAL",
+        help="stop at the task's goal, or at one of your own: 'error<0.05'. Exit code 1 if it is not reached",
+    )
+    end.add_argument("--patience", type=whole, metavar="N", help="stop after so many validations without a lower loss")
+    end.add_argument("--folder", type=Path, metavar="RUN", help="where the run is saved (default: a new one in runs/)")
+    end.add_argument("--no-folder", action="store_true", help="save nothing")
+    end.add_argument("--resume", action="store_true", help="go on with the run in --folder")
+    end.add_argument("--checkpoint-every", type=whole, default=50, metavar="N", help="iterations between checkpoints")
+    end.add_argument("--quiet", action="store_true", help="no progress, results alone")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Trains, and says how it went."""
+    experiment = make_experiment(options)
+    rule = experiment.rules(options.rule)[0] if not options.rule_set else _with_options(experiment, options)
+    goal, folder = goal_of(options.stop, experiment.task), folder_of(options, rule)
+    if not experiment.training["iterations"]:
+        raise UsageError("--iterations is at least 1.")
+    learner = experiment.learner(rule)
+    if not options.quiet:
+        print("\n".join([*describe(experiment), f"rule      {_rule_text(rule, learner)}"]), flush=True)
+    try:
+        result = experiment.fit(
+            options, learner, folder, stop=goal, patience=options.patience, checkpoint_every=options.checkpoint_every
+        )
+    except KeyboardInterrupt:
+        return _interrupted(options, folder)
+    return _finish(options, experiment, rule, result, goal)
+
+
+def _with_options(experiment: Experiment, options: argparse.Namespace) -> RuleChoice:
+    from foretrace.cli.rules import rule_choice
+
+    return rule_choice(options.rule, dict(options.rule_set), experiment.rule_options, experiment.leak)
+
+
+def _rule_text(rule: RuleChoice, learner: Any) -> str:
+    from foretrace.cli.facts import bytes_text, plan_of
+    from foretrace.engine.blocks import trace_bytes
+
+    if rule.is_bptt:
+        return "BPTT, back through whole trials"
+    options = "".join(f", {name}={value}" for name, value in rule.options.items())
+    return f"{rule.name}{options}; traces {bytes_text(trace_bytes(plan_of(learner), learner.rule))}"
+
+
+def goal_of(stop: Any, task: Any) -> Any:
+    """The goal that `--stop` asks for.
+
+    Raises:
+        UsageError: It is none, or the task has none.
+    """
+    if stop is None:
+        return None
+    if stop is True:
+        if task.goal is None:
+            raise UsageError(f"The task {task.name!r} has no goal: say one, as in --stop 'accuracy>0.9'.")
+        return task.goal
+    for sign in ("<=", ">=", "<", ">"):
+        metric, found, value = str(stop).partition(sign)
+        if found:
+            try:
+                return (metric.strip(), sign, float(value))
+            except ValueError:
+                break
+    raise UsageError(f"--stop {stop!r} is no goal such as 'error<0.05' or 'accuracy>0.9'.")
+
+
+def folder_of(options: argparse.Namespace, rule: RuleChoice) -> Path | None:
+    """Where the run is saved: the folder given, or one that is not there yet.
+
+    Raises:
+        UsageError: There is no run to go on with.
+    """
+    if options.no_folder:
+        if options.resume or options.folder is not None:
+            raise UsageError("--no-folder saves nothing: leave out --folder and --resume.")
+        return None
+    if options.folder is not None:
+        return Path(options.folder)
+    if options.resume:
+        raise UsageError("--resume goes on with the run in a folder: say which with --folder.")
+    return new_folder(f"{options.task}-{rule.label}")
+
+
+def new_folder(name: str) -> Path:
+    """A folder in `runs/` that is not there yet."""
+    first = Path("runs") / name
+    others = (Path("runs") / f"{name}-{number}" for number in range(2, 10_000))
+    return first if not first.exists() else next(folder for folder in others if not folder.exists())
+
+
+def _finish(options: argparse.Namespace, experiment: Experiment, rule: RuleChoice, result: Any, goal: Any) -> int:
+    """The table, the verdict, and the files."""
+    from foretrace.cli.commands.lists import goal_text
+
+    print(f"\n{result.table(rows=10, columns=_columns(result, goal or experiment.task.goal))}\n")
+    files = [] if result.folder is None else write_files(options, experiment, rule, result, goal)
+    code, missed = DONE, goal is not None and result.stopped_because != "goal"
+    if result.stopped_because == "interrupted":
+        code = _interrupted(options, result.folder)
+    elif missed:
+        code = FAILED
+        last = (result.validation or {}).get(goal[0])
+        print(f"foretrace train: the goal {goal_text(goal)} was not reached: {goal[0]} {last:.4g}", file=sys.stderr)
+    reason = {"goal": f"goal reached, {goal_text(goal)}" if goal else "", "patience": "no lower loss any more"}
+    said = reason.get(result.stopped_because, result.stopped_because if code else "all iterations done")
+    print(f"{result.iterations} iterations, {result.seconds:.1f} s: {said}")
+    for name, file in files:
+        print(f"{name:<12} {file}")
+    return code
+
+
+def _columns(result: Any, goal: Any) -> list[str]:
+    """The metrics that matter, as many as fit a terminal."""
+    there = dict.fromkeys(name for record in result.metrics for name in record)
+    measures = [goal[0]] if goal else [name for name in ("accuracy", "mse") if name in there]
+    chosen = ["loss", *measures, "rate", "validation_loss", *(f"validation_{name}" for name in measures)]
+    return ["iteration", *(name for name in chosen if name in there), "seconds"]
+
+
+def write_files(
+    options: argparse.Namespace, experiment: Experiment, rule: RuleChoice, result: Any, goal: Any
+) -> list[tuple[str, Path]]:
+    """Writes the outcome and the curve; returns all files of the run, each by what it is."""
+    from foretrace.cli.pictures import draw_curves
+    from foretrace.train.folder import METRICS, Folder
+
+    folder, outcome = result.folder, result.folder / "result.json"
+    outcome.write_text(json.dumps(_outcome(options, experiment, rule, result), indent=2) + "\n", encoding="utf-8")
+    files = [("metrics", folder / METRICS), ("result", outcome)]
+    files += [("checkpoint", path) for path in Folder(folder).checkpoints[:1]]
+    drawn = (
+        draw_curves({rule.label: result.metrics}, goal or experiment.task.goal, folder / "curve")
+        if result.metrics
+        else []
+    )
+    return [*files, *(("curve", path) for path in drawn)]
+
+
+def _outcome(options: argparse.Namespace, experiment: Experiment, rule: RuleChoice, result: Any) -> dict[str, Any]:
+    import jax
+
+    import foretrace
+
+    return {
+        "command": shlex.join(["foretrace", *options.given]),
+        "foretrace": foretrace.__version__,
+        "jax": jax.__version__,
+        "rule": {"name": rule.name, **rule.options},
+        **experiment.words,
+        "iterations": result.iterations,
+        "seconds": round(result.seconds, 2),
+        "stopped_because": result.stopped_because,
+        "validation": result.validation,
+    }
+
+
+def _interrupted(options: argparse.Namespace, folder: Path | None) -> int:
+    if folder is None:
+        print("\nforetrace train: interrupted. Nothing was saved: --no-folder.", file=sys.stderr)
+        return INTERRUPTED
+    words = [word for word in options.given if word != "--resume"]
+    if options.folder is None:
+        words += ["--folder", str(folder)]
+    print(
+        f"\nforetrace train: interrupted. Go on with:\n  {shlex.join(['foretrace', *words, '--resume'])}",
+        file=sys.stderr,
+    )
+    return INTERRUPTED

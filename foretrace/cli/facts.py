@@ -1,0 +1,134 @@
+"""What there is to say about a compiled model, as plain values: for JSON, and for the page."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from foretrace.algorithms.factored import Factors, effect_of, entered_of
+from foretrace.compiler import ETraceGraph, Parameter
+from foretrace.compiler.reporting.words import HISTORY, POSITIONS, Wording
+from foretrace.engine.blocks import trace_bytes
+from foretrace.engine.plan import Link, Plan
+from foretrace.engine.rule import Rule
+from foretrace.learners import FunctionLearner
+from foretrace.program.records import path_name
+
+
+def graph_facts(learner: Any, target: str) -> dict[str, Any]:
+    """Everything that a report says, and what the traces cost.
+
+    Args:
+        learner: A learner of a function or a module.
+        target: What the model is called.
+
+    Returns:
+        A dictionary that JSON can hold.
+    """
+    import foretrace
+
+    graph, rule, plan = learner.graph, learner.rule, plan_of(learner)
+    sizes = trace_sizes(plan, rule)
+    wording = Wording(graph.program, several_groups=len(graph.hidden_groups) > 1)
+    return {
+        "target": target,
+        "foretrace": foretrace.__version__,
+        "jax": jax.__version__,
+        "summary": str(graph.explain(level=0)).splitlines(),
+        "rule": {"name": rule.name, "trace_bytes": trace_bytes(plan, rule)},
+        "parameters": [
+            _parameter(p, graph, wording, None if sizes is None else sizes[p.index]) for p in graph.parameters
+        ],
+        "groups": _groups(graph),
+        "other_states": [leaf.name for leaf in graph.program.other],
+        "diagnostics": [
+            {
+                "level": record.level.value,
+                "kind": record.kind.value,
+                "message": record.message,
+                "parameter": None if record.weight_path is None else path_name(record.weight_path),
+                "states": [path_name(path) for path in record.hidden_paths],
+            }
+            for record in graph.diagnostics
+        ],
+        "code": graph.to_code(),
+    }
+
+
+def plan_of(learner: Any) -> Plan:
+    """The plan behind a learner."""
+    return learner.plan if isinstance(learner, FunctionLearner) else learner.executor.plan
+
+
+def trace_sizes(plan: Plan, rule: Rule) -> list[int] | None:
+    """Bytes of the traces of each parameter, in the graph's order; a shared trace counts for each that shares it.
+
+    None where a rule keeps one trace for all parameters together.
+    """
+    by_link = _by_link(plan.links, jax.eval_shape(lambda: rule.init(plan)))
+    if by_link is None:
+        return None
+    sizes = [0] * len(plan.program.params)
+    for link, kept in zip(plan.links, by_link, strict=True):
+        for parameter in set(link.weight.parameters):
+            sizes[parameter] += sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
+    return sizes
+
+
+def _by_link(links: Sequence[Link], trace: Any) -> list[Any] | None:
+    """What is kept for each link, if the rule keeps it apart."""
+    if isinstance(trace, Factors):
+        return list(zip(entered_of(links, trace), effect_of(links, trace), strict=True))
+    if isinstance(trace, list) and len(trace) == len(links):
+        return trace
+    if isinstance(trace, dict) and all(isinstance(part, list) and len(part) == len(links) for part in trace.values()):
+        return list(zip(*trace.values(), strict=True)) if trace else None
+    return None
+
+
+def _parameter(parameter: Parameter, graph: ETraceGraph, wording: Wording, size: int | None) -> dict[str, Any]:
+    leaf = graph.program.params[parameter.index]
+    reached = [path for relation in parameter.relations for path in relation.connected_hidden_paths]
+    return {
+        "name": parameter.name,
+        "shape": list(leaf.aval.shape),
+        "dtype": str(leaf.aval.dtype),
+        "elements": int(np.prod(leaf.aval.shape, dtype=int)),
+        "enters": list(dict.fromkeys(wording.occurrence(o) for o in parameter.occurrences)),
+        "reaches": [path_name(path) for path in dict.fromkeys(reached)],
+        "history": parameter.history.value,
+        "history_keeps": HISTORY[parameter.history],
+        "reasons": list(parameter.reasons),
+        "trace_bytes": size,
+    }
+
+
+def _groups(graph: ETraceGraph) -> list[dict[str, Any]]:
+    return [
+        {
+            "index": group.index,
+            "states": [path_name(path) for path in group.hidden_paths],
+            "shape": list(group.varshape),
+            "values_each": group.num_state,
+            "positions": POSITIONS[group.positions.kind],
+            "coupled": bool(group.coupled),
+        }
+        for group in graph.hidden_groups
+    ]
+
+
+def bytes_text(size: float | None) -> str:
+    """A number of bytes for people.
+
+    Examples:
+        >>> [bytes_text(size) for size in (None, 0, 96, 15_400, 7_259_000_000)]
+        ['-', '0 B', '96 B', '15.4 kB', '7.26 GB']
+    """
+    if size is None:
+        return "-"
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            return f"{size:.3g} {unit}" if size < 1000 else f"{size:,.0f} {unit}"
+        size /= 1000
+    raise AssertionError

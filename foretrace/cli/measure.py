@@ -1,0 +1,63 @@
+"""What a gradient costs: the memory that XLA plans for it, and the time that it takes on this machine."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import jax
+
+from foretrace.train.bptt import as_trainable
+from foretrace.train.contract import Held, Items, Loss
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of a whole batch of trials, as one function of plain arrays.
+
+    Attributes:
+        learner: A learner of a function, or `train.BPTT` of one.
+        params: The parameters.
+        state: The state that trials begin with.
+        loss: From the output of a step and what stands beside it, to the loss and what is observed.
+    """
+
+    learner: Any
+    params: Any
+    state: Any
+    loss: Loss
+
+    def compile(self, inputs: Any, beside: Any) -> Any:
+        """Compiles it for arrays of these shapes; nothing is run."""
+        batch = jax.tree.leaves(inputs)[0].shape[1]
+        trainable = as_trainable(self.learner, self.params, self.state, batch, seed=0)
+
+        def gradient(params: Any, inputs: Any, beside: Any) -> Any:
+            items = Items(inputs, beside)
+            grads, _, (losses, _) = trainable.grad(params, Held(None, trainable.begin()), items, self.loss)
+            return grads, losses
+
+        return jax.jit(gradient).lower(self.params, inputs, beside).compile()
+
+
+def working_memory(compiled: Any) -> int | None:
+    """Bytes that a compiled function takes beside its arguments, traces and results included; None if not known."""
+    found = compiled.memory_analysis()
+    if found is None:
+        return None
+    return int(found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes)
+
+
+def seconds_in_turn(runs: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+    """The median time of each; all are called in every round, so that a slow moment falls on all of them."""
+    for run in runs:
+        jax.block_until_ready(run())
+    rounds = [[_timed(run) for run in runs] for _ in range(repeats)]
+    return [median(times) for times in zip(*rounds, strict=True)]
+
+
+def _timed(run: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    jax.block_until_ready(run())
+    return time.perf_counter() - began

@@ -1,0 +1,117 @@
+"""Rules by name on the command line: `pp_prop`, `EProp:feedback=symmetric`, and `BPTT` among them.
+
+A rule that needs an option gets a value that suits most networks, so that every rule runs by its name alone.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from foretrace.cli.arguments import UsageError, name_value
+
+BPTT = "BPTT"
+DECAY = 0.9  # of pp_prop and its like, where a task names none
+
+# What a rule is given where nothing was said; LEAK is the leak of the neurons' potential.
+LEAK = object()
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "pp_prop": {"decay_or_rank": DECAY},
+    "hybrid": {"decay_or_rank": DECAY},
+    "OTTT": {"leak": LEAK},
+    "OTPE": {"leak": LEAK},
+    "EProp": {"feedback": "random"},  # with symmetric feedback and no filter it would be D_RTRL
+}
+OUTSIDE = {"OSTTP": "targets to project", "ThreeFactor": "a modulator"}
+
+
+@dataclass(frozen=True)
+class RuleChoice:
+    """A rule with its options.
+
+    Attributes:
+        name: Its name.
+        options: Its options, defaults included.
+        given: The options that were given.
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_bptt(self) -> bool:
+        """Whether it is backpropagation through time."""
+        return self.name == BPTT
+
+    @property
+    def label(self) -> str:
+        """The name with what was given, to tell choices apart; fit for the name of a file."""
+        return "-".join([self.name, *(f"{name}={value}" for name, value in self.given.items())]).replace("/", "_")
+
+
+def rule_choice(
+    text: str, further: Mapping[str, Any] | None = None, known: Mapping[str, Any] | None = None, leak: float = DECAY
+) -> RuleChoice:
+    """Reads the name of a rule, with options or without.
+
+    Args:
+        text: `name` or `name:option=value:option=value`, in any case.
+        further: More options.
+        known: Options that a task recommends, for rules that have no value of their own for them.
+        leak: What the potential of a neuron keeps in a step.
+
+    Raises:
+        UsageError: There is no such rule, or it cannot be run from the command line.
+
+    Examples:
+        >>> rule_choice("d_rtrl").name, dict(rule_choice("pp_prop:decay_or_rank=0.99").options)
+        ('D_RTRL', {'decay_or_rank': 0.99})
+    """
+    from foretrace.learners.rules import find_rule
+
+    name, *parts = text.strip().split(":")
+    given = {**_options(parts, text), **(further or {})}
+    if name.upper() == BPTT:
+        if given:
+            raise UsageError(f"BPTT has no options; got {', '.join(given)}.")
+        return RuleChoice(BPTT)
+    try:
+        found = find_rule(name)[0].rule_class
+    except ValueError as error:
+        raise UsageError(f"{error} BPTT is one more where networks are trained.") from error
+    assert found is not None
+    rule = found.name
+    if rule in OUTSIDE:
+        raise UsageError(f"{rule} takes {OUTSIDE[rule]} at every step: use it from Python, see docs/rules.md.")
+    defaults = {option: leak if value is LEAK else value for option, value in DEFAULTS.get(rule, {}).items()}
+    recommended = {option: value for option, value in (known or {}).items() if option in defaults}
+    return RuleChoice(rule, {**defaults, **recommended, **given}, given)
+
+
+def leak_of(settings: Mapping[str, Any], dt: float) -> float:
+    """What the potential of a network's neurons keeps in a step, by its time constant."""
+    return math.exp(-dt / float(settings.get("tau_m", 20.0)))
+
+
+def _options(parts: list[str], text: str) -> dict[str, Any]:
+    import argparse
+
+    try:
+        return dict(name_value(part) for part in parts)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"The rule {text!r}: {error}, as in pp_prop:decay_or_rank=0.99.") from error
+
+
+def rule_choices(text: str, **settings: Any) -> list[RuleChoice]:
+    """Reads several, with commas between them.
+
+    Raises:
+        UsageError: One of them is none, or is there twice.
+    """
+    found = [rule_choice(part, **settings) for part in text.split(",") if part.strip()]
+    labels = [rule.label for rule in found]
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice or not found:
+        raise UsageError(f"{', '.join(twice)} is there twice." if twice else "Name at least one rule.")
+    return found
