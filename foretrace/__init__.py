@@ -100,6 +100,8 @@ __version__ = "0.1.0"
 __version_info__ = (0, 1, 0)
 
 __all__ = [
+    # layers
+    "nn",
     # from a model to a learner
     "compile",
     "compare_gradients",

@@ -13,6 +13,7 @@ import jax
 from foretrace.engine.evaluate import Step
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan
+from foretrace.errors import NotSupportedError
 
 
 @dataclass(frozen=True)
@@ -68,3 +69,16 @@ class Rule:
     def foretold(self, plan: Plan, trace: Any, hidden: Sequence[jax.Array]) -> list[jax.Array] | None:
         """What later losses are expected to ask of the hidden states at the end of a window; None for nothing."""
         return None
+
+
+def require_windows(rule: Rule) -> None:
+    """Refuses windows of exact credit to a rule whose signal comes from outside, which reverse mode would not hear of.
+
+    Raises:
+        NotSupportedError: The rule is of that kind.
+    """
+    if rule.external is not None:
+        raise NotSupportedError(
+            f"{rule.name} learns from `{rule.external}`, and windows of exact credit know the loss alone. Leave out "
+            "`window` and `chunk_size`, and `vjp_method='multi-step'`."
+        )

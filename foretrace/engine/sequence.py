@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from foretrace.engine.evaluate import Step, run_forward
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan
-from foretrace.engine.rule import Block, Rule
+from foretrace.engine.rule import Block, Rule, require_windows
 
 
 class States(NamedTuple):
@@ -165,7 +165,11 @@ def drive_windows(
 
     Returns:
         As `drive`.
+
+    Raises:
+        NotSupportedError: The rule learns from a signal from outside.
     """
+    require_windows(rule)
     zeros = [jnp.zeros(jnp.shape(p), jnp.result_type(p)) for p in params]
     own, further = params[: len(plan.program.params)], zeros[len(plan.program.params) :]
 

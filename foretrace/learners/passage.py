@@ -20,7 +20,7 @@ from foretrace.engine.blocks import default_block, even_block
 from foretrace.engine.evaluate import Step, run_forward
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan
-from foretrace.engine.rule import Rule
+from foretrace.engine.rule import Rule, require_windows
 from foretrace.engine.sequence import Ran, States, drive, run_steps
 
 Passage = Callable[..., tuple[list[Any], list[Any], list[Any], Any]]
@@ -38,6 +38,8 @@ def make_passage(plan: Plan, rule: Rule, *, exact: bool, block: int | None = Non
     Returns:
         A differentiable function. Inputs, external values and outputs have a leading axis of steps.
     """
+    if exact:
+        require_windows(rule)
     forward, backward = _exact(plan, rule, block) if exact else _online(plan, rule, block)
 
     @jax.custom_vjp

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import brainstate
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import foretrace as ft
 import lif_networks as nets
 from foretrace.algorithms.three_factor import ThreeFactor
+from foretrace.errors import NotSupportedError
 
 RNG = np.random.default_rng(8)
 EACH_STEP = RNG.normal(size=nets.STEPS)
@@ -69,3 +72,15 @@ def test_a_modulator_that_does_not_fit_is_refused_by_name() -> None:
         nets.outer_gradient(network, ThreeFactor(), jnp.ones((nets.STEPS, 3)), block=4)
     with pytest.raises(ValueError, match="learns from `modulator` and got none"):
         nets.outer_gradient(network, ThreeFactor(), None, block=4)
+
+
+def test_windows_of_exact_credit_are_refused() -> None:
+    step = lambda params, state, x: (0.9 * state + x @ params, state)
+    given = dict(params=jnp.ones((3, 3)), state=jnp.zeros(3))
+    learner = ft.compile(step, "three_factor", jnp.ones(3), window=2, **given)
+    with pytest.raises(NotSupportedError, match="learns from `modulator`"):
+        learner.grad(
+            given["params"], learner.init(given["state"]), jnp.ones((4, 3)), loss=jnp.sum, external=jnp.ones(4)
+        )
+    with pytest.raises(NotSupportedError, match="learns from `modulator`"):
+        ft.compile(brainstate.nn.GRUCell(3, 4), "three_factor", jnp.ones(3), vjp_method="multi-step")
