@@ -102,8 +102,8 @@ def section(task: str, ended: dict[str, dict[str, Any]]) -> str:
     curve = tables.RESULTS / f"training_{task}.svg"
     measure = RECORDED[next(iter(own))].measure
     runs = {found["rule"]["name"]: RUNS / name for name, found in own.items()}
-    smooth = max(1, max(found["iterations"] for found in own.values()) // 30)
-    learning_curves(runs, ["loss", measure], smooth=smooth, path=curve)
+    longest = max(found["iterations"] for found in own.values())
+    learning_curves(runs, ["loss", measure], smooth=longest // 30 if longest > 200 else None, path=curve)
     commands = "\n".join(shlex.join(command(name)) for name in own)
     seeds = sorted({found["training"]["seed"] for found in own.values()})
     lines = [f"## {task}", f"Seed {seeds[0]}.", f"```bash\n{commands}\n```", f"![{task}]({curve.name})"]
