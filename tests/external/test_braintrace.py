@@ -75,7 +75,6 @@ MIXING = "leaky_rnn vanilla_rnn gru mgu minimal_rnn mini_gru cfn signed_weights 
 OTHERS = " ".join(name for name in models.MODELS if name not in UNTRACED)
 
 DIFFERENCES = [
-    Difference(Reason.REFUSED, "*", "windows", "ThreeFactor", REFUSED),
     Difference(Reason.REFUSED, "convolution", "steps", "D_RTRL EProp* OSTLRecurrent SnAp-* ThreeFactor", REFUSED),
     Difference(Reason.REFUSED, "embedded_words", "*", "SnAp-*", REFUSED),
     *(Difference(Reason.ZERO, model, "steps", "*", leaves) for model, leaves in UNTRACED.items()),
