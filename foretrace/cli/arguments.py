@@ -3,7 +3,9 @@
 import argparse
 import ast
 import contextlib
+import shlex
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -123,6 +125,13 @@ def add_rule_arguments(parser: Any, said: str) -> None:
     parser.add_argument(
         "--rule-set", action="append", type=name_value, default=[], metavar="NAME=VALUE", help="an option of the rule"
     )
+
+
+def resumption(options: argparse.Namespace, folder: Path) -> str:
+    """The command that goes on with what was interrupted in a folder."""
+    words = [word for word in options.given if word != "--resume"]
+    named = [] if options.folder is not None else ["--folder", str(folder)]
+    return shlex.join(["foretrace", *words, *named, "--resume"])
 
 
 @contextlib.contextmanager

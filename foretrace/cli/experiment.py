@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from foretrace.cli.arguments import UsageError, as_usage, name_value, whole, whole_or_none
+from foretrace.cli.arguments import CommandError, UsageError, as_usage, name_value, whole, whole_or_none
 from foretrace.cli.rules import RuleChoice, leak_of, rule_choices
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "nadam", "lion", "adagrad")
@@ -112,6 +112,7 @@ class Experiment:
 
         Raises:
             UsageError: The folder holds a run, which was not to be resumed.
+            CommandError: Another run is under way in the folder.
         """
         from foretrace import train
 
@@ -129,6 +130,8 @@ class Experiment:
             )
         except FileExistsError as error:
             raise UsageError(f"`{folder}` holds a run: go on with it by --resume, or name another --folder.") from error
+        except train.FolderInUseError as error:
+            raise CommandError(str(error)) from error
 
     def begin(self) -> dict[str, Any]:
         """The parameters and the state that every rule begins with."""

@@ -1,9 +1,10 @@
 """Checkpoints: the arrays of a pytree and a note about them, in one file that is whole or is not there.
 
 The file is a `safetensors` file: plain arrays behind a header of JSON, which other programs read too and which runs no
-code when it is opened. Every array stands in it by its path. The header also carries a SHA-256 of the whole file, taken
-with zeros in its own place, so that a single wrong bit anywhere is noticed. A file is written beside its place, forced
-to the disk, and moved there in one step: a program that is killed leaves the old file or the new one, never a half.
+code when it is opened. Every array stands in it by its path, and a quantity as its number, with the unit in the header.
+The header also carries a SHA-256 of the whole file, taken with zeros in its own place, so that a single wrong bit
+anywhere is noticed. A file is written beside its place, forced to the disk, and moved there in one step: a program that
+is killed leaves the old file or the new one, never a half.
 """
 
 import hashlib
@@ -12,12 +13,13 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import brainstate
+import brainunit as u
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,7 +40,7 @@ class CheckpointError(ValueError):
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be used, and an earlier one was."""
+    """The folder of a run is not as it should be, and the run goes on nevertheless."""
 
 
 @dataclass(frozen=True)
@@ -48,29 +50,31 @@ class Checkpoint:
     Attributes:
         arrays: Every array by the path that it had in the saved pytree, its parts joined by `/`.
         note: What was noted beside them, plain values as of JSON.
+        units: The units of arrays that have one, by the same paths.
     """
 
     arrays: dict[str, Any]
     note: dict[str, Any]
+    units: dict[str, str] = field(default_factory=dict)
 
     def fill(self, like: Any) -> Any:
         """The saved values in the form of a pytree.
 
         Raises:
-            CheckpointError: An array is missing, is left over, or has another shape or dtype.
+            CheckpointError: An array is missing, is left over, or has another shape, dtype or unit.
         """
-        leaves, form = jax.tree_util.tree_flatten_with_path(like)
-        names = [_name(keys) for keys, _ in leaves]
-        missing, further = sorted(set(names) - set(self.arrays)), sorted(set(self.arrays) - set(names))
+        leaves, form = _flat(like)
+        missing, further = sorted(set(leaves) - set(self.arrays)), sorted(set(self.arrays) - set(leaves))
         if missing or further:
             said = [f"it lacks `{missing[0]}`"] if missing else []
             said += [f"it has `{further[0]}`, which is not wanted"] if further else []
             raise CheckpointError(f"The checkpoint is one of something else: {' and '.join(said)}.")
-        for name, (_, leaf) in zip(names, leaves, strict=True):
-            want, got = _form(leaf), _form(self.arrays[name])
+        for name, leaf in leaves.items():
+            want, got = _form(leaf), _form(self.arrays[name]) + _in_unit(self.units.get(name))
             if want != got:
                 raise CheckpointError(f"`{name}` is {got} in the checkpoint, where {want} is wanted.")
-        return jax.tree.unflatten(form, [self.arrays[name] for name in names])
+        dressed = lambda value, leaf: u.Quantity(value, unit=leaf.unit) if is_quantity(leaf) else value
+        return jax.tree.unflatten(form, [dressed(self.arrays[name], leaf) for name, leaf in leaves.items()])
 
 
 def save(path: str | os.PathLike[str], values: Any, note: dict[str, Any] | None = None) -> Path:
@@ -78,7 +82,7 @@ def save(path: str | os.PathLike[str], values: Any, note: dict[str, Any] | None 
 
     Args:
         path: The file; by custom it ends in `.safetensors`. One that exists is replaced in one step.
-        values: A pytree of arrays, random keys included, or a `brainstate.nn.Module`.
+        values: A pytree of arrays, random keys and quantities with units included, or a `brainstate.nn.Module`.
         note: Anything that JSON can hold, to be stored beside the arrays.
 
     Returns:
@@ -107,20 +111,23 @@ def restore(path: str | os.PathLike[str], like: Any = None) -> Any:
     Args:
         path: The file.
         like: A pytree of the form that was saved: the values come back in that form. A brainstate module: its states
-            get the values, and it is returned. None: a dictionary of arrays by their paths.
+            get the values, and it is returned; states that the file lacks, parameters excepted, stay as they are.
+            None: a dictionary of arrays by their paths, without units.
 
     Raises:
-        CheckpointError: The file is damaged, or holds something of another form.
+        CheckpointError: The file is damaged, or holds something of another form or in other units.
         FileNotFoundError: There is no such file.
     """
     found = read(path)
     if like is None:
         return found.arrays
-    values = found.fill(_plain(like))
     if not isinstance(like, brainstate.nn.Module):
-        return values
-    for key, state in like.states().items():
-        state.value = values[key]
+        return found.fill(like)
+    there = lambda path, state: any(name in found.arrays for name in _flat({path: state.value})[0])
+    wanted = {p: s for p, s in like.states().items() if isinstance(s, brainstate.ParamState) or there(p, s)}
+    values = found.fill({path: state.value for path, state in wanted.items()})
+    for path, state in wanted.items():
+        state.value = values[path]
     return like
 
 
@@ -140,16 +147,13 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
 
 def encode(values: Any, note: dict[str, Any]) -> bytes:
     """A pytree and a note as the bytes of a file."""
-    arrays: dict[str, np.ndarray] = {}
-    kinds: dict[str, Any] = {}
-    for keys, leaf in jax.tree_util.tree_flatten_with_path(values)[0]:
-        name = _name(keys)
-        if name in arrays:
-            raise ValueError(f"Two arrays have the path `{name}`; a `/` in a key makes paths meet. Rename one.")
-        arrays[name], kind = _stored(leaf)
-        kinds |= {} if kind is None else {name: kind}
+    leaves = _flat(values)[0]
+    stored = {name: _stored(leaf.mantissa if is_quantity(leaf) else leaf) for name, leaf in leaves.items()}
+    kinds = {name: kind for name, (_, kind) in stored.items() if kind is not None}
+    units = {name: str(leaf.unit) for name, leaf in leaves.items() if is_quantity(leaf)}
     about = {"format": FORMAT, "version": VERSION, "sha256": _NO_DIGEST}
-    about |= {"note": json.dumps(note), "kinds": json.dumps(kinds)}
+    about |= {"note": json.dumps(note), "kinds": json.dumps(kinds), "units": json.dumps(units)}
+    arrays = {name: array for name, (array, _) in stored.items()}
     return _sealed(bytearray(_safetensors().save(arrays, metadata=about)))
 
 
@@ -168,7 +172,7 @@ def _decode(data: bytes) -> Checkpoint:
         raise CheckpointError(f"it is of version {about.get('version')!r}, and this program reads {VERSION!r}.")
     kinds = json.loads(about["kinds"])
     arrays = {name: _loaded(array, kinds.get(name)) for name, array in _safetensors().load(data).items()}
-    return Checkpoint(arrays, json.loads(about["note"]))
+    return Checkpoint(arrays, json.loads(about["note"]), json.loads(about.get("units", "{}")))
 
 
 def _sealed(data: bytearray) -> bytes:
@@ -208,13 +212,37 @@ def is_key(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
+def is_quantity(leaf: Any) -> bool:
+    """Whether a leaf is a number with a unit."""
+    return isinstance(leaf, u.Quantity)
+
+
 def _form(leaf: Any) -> str:
+    if is_quantity(leaf):
+        return _form(leaf.mantissa) + _in_unit(str(leaf.unit))
     if is_key(leaf):
         return f"{leaf.dtype}{list(leaf.shape)}"
     return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
 
 
-def _name(keys: Any) -> str:
+def _in_unit(unit: str | None) -> str:
+    return "" if unit is None else f" in {unit}"
+
+
+def _flat(values: Any) -> tuple[dict[str, Any], Any]:
+    """The leaves of a pytree by name, quantities among them, and its form."""
+    leaves, form = jax.tree_util.tree_flatten_with_path(values, is_leaf=is_quantity)
+    found: dict[str, Any] = {}
+    for keys, leaf in leaves:
+        name = name_of(keys)
+        if name in found:
+            raise ValueError(f"Two arrays have the path `{name}`; a `/` in a key makes paths meet. Rename one.")
+        found[name] = leaf
+    return found, form
+
+
+def name_of(keys: Any) -> str:
+    """The path of a leaf in words, its parts joined by `/`."""
     return "/".join(map(_key_name, keys)) or "value"
 
 

@@ -57,5 +57,8 @@ class Trainable(Protocol):
     def run(self, params: Any, held: Held, inputs: Any) -> Any:
         """The outputs of all steps, without learning."""
 
+    def weights(self, params: Any, lasting: Any) -> Any:
+        """What a file of weights holds: a function's parameters, or the states of a module that outlive a trial."""
+
     def finish(self, params: Any, held: Held) -> None:
         """Hands the trained values to whoever holds them; nothing for plain functions."""

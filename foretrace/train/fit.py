@@ -1,29 +1,22 @@
-"""`fit`: a learner, a task and an optimizer, until the goal is reached; killed at any moment, it can go on.
-
-The loop itself does little: it calls the one compiled function of `foretrace.train.iteration`, notes the metrics,
-validates now and then, and writes checkpoints. A checkpoint holds the whole `TrainState`, so a run that goes on from
-one ends with exactly the weights of a run that was never stopped.
-"""
+"""`fit`: a learner, a task and an optimizer, until the goal is reached. Here settings are checked and put together."""
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 
-from foretrace.errors import NonFiniteError
 from foretrace.train.bptt import as_trainable
-from foretrace.train.checkpoint import Checkpoint, CheckpointError
-from foretrace.train.contract import Held
-from foretrace.train.folder import Folder, MetricsFile, Record
-from foretrace.train.iteration import Training, TrainState, fixed
+from foretrace.train.checkpoint import name_of
+from foretrace.train.folder import Folder
+from foretrace.train.iteration import Training, TrainState
 from foretrace.train.losses import Rates, StepLoss, milliseconds, take_readout, take_spikes
 from foretrace.train.progress import Progress, stream_of
-from foretrace.train.result import VALIDATION, Result, validation_of
-from foretrace.train.settings import describe, differences
+from foretrace.train.result import Result
+from foretrace.train.run import Run
+from foretrace.train.settings import describe
 from foretrace.train.stopping import Goal, Stopping, checked_goal
 
 
@@ -79,22 +72,25 @@ def fit(
         stop: True to stop at the task's goal, or a goal `(metric, '<' or '>', value)`, or a function of the metrics of
             a validation.
         patience: Validations without a lower loss after which to stop.
-        folder: Where checkpoints and `metrics.jsonl` are written; None for nowhere.
+        folder: Where checkpoints, the best weights and `metrics.jsonl` are written; None for nowhere.
         resume: Whether to go on with the run in `folder`, if there is one.
         checkpoint_every: Iterations between checkpoints; one is written at the beginning and at the end too.
         keep: How many checkpoints are kept.
         progress: Whether progress is shown on the standard error stream, or a stream of your own.
 
     Returns:
-        Parameters, metrics, the whole state, and why the run stopped. A module holds its trained values afterwards.
-        Ctrl-C ends the run in good order: it is saved and returned like any other.
+        Parameters at the end and, as `best`, those of the validation with the lowest loss; metrics, the whole state,
+        and why the run stopped. A module holds the values of the end afterwards. Ctrl-C ends the run in good order: it
+        is saved and returned like any other.
 
     Raises:
-        TypeError: Not a learner, or not an optimizer.
+        TypeError: Not a learner, not an optimizer, or a parameter that is not a floating-point number.
         ValueError: A setting that cannot be.
         CheckpointError: The folder holds a run with other settings, or no checkpoint in it is whole.
         FileExistsError: The folder holds a run, and `resume` is off.
-        NonFiniteError: The loss became a NaN or infinite.
+        FolderInUseError: Another run is under way in the folder.
+        DivergedError: The loss, the gradient or a parameter became a NaN or infinite. Its `result` is the run until
+            then, which is saved too.
 
     Examples:
         See `docs/training.md`.
@@ -103,6 +99,7 @@ def fit(
     if (stop or patience) and validate_every is None:
         raise ValueError("`stop` and `patience` look at validations: say how often with `validate_every=`.")
     trainable = as_trainable(learner, params, state, batch_size, seed)
+    _check_params(trainable.start()[0])
     training = Training(
         trainable=trainable,
         task=task,
@@ -118,7 +115,7 @@ def fit(
     first = training.start(seed)
     _check_output(training, first)
     named = dict(seed=seed, clip=clip, rate_target=rate_target, rate_cost=rate_cost, rate_memory=rate_memory)
-    run = _Run(
+    run = Run(
         training,
         first,
         Stopping(checked_goal(stop, task), patience),
@@ -127,140 +124,6 @@ def fit(
         Progress(iterations, f"{task.name} {trainable.rule.split(' ')[0]}", stream_of(progress)),
     )
     return run.go(iterations, resume, validate_every, checkpoint_every)
-
-
-class _Run:
-    """A run under way."""
-
-    def __init__(
-        self,
-        training: Training,
-        state: TrainState,
-        stopping: Stopping,
-        settings: dict[str, Any],
-        folder: Folder | None,
-        progress: Progress,
-    ) -> None:
-        self.training, self.stopping, self.settings = training, stopping, settings
-        self.folder, self.progress = folder, progress
-        self.state, self.records = state, list[Record]()
-        self.iterate, self.evaluate = jax.jit(training.iterate), jax.jit(training.evaluate)
-
-    def go(self, iterations: int, resume: bool, validate_every: int | None, checkpoint_every: int) -> Result:
-        """The whole run."""
-        metrics = self._open(resume)
-        try:
-            reason = self._loop(iterations, validate_every, checkpoint_every, metrics)
-        except KeyboardInterrupt:
-            reason = "interrupted"
-            if len(self.records) == int(self.state.iteration):
-                self._save(metrics)
-        finally:
-            if metrics is not None:
-                metrics.close()
-        state, trainable = self.state, self.training.trainable
-        trainable.finish(state.params, self._held())
-        self.progress.close(f"stopped after {int(state.iteration)} iterations: {reason}")
-        return Result(state.params, self.records, state, reason, None if self.folder is None else self.folder.path)
-
-    def _loop(
-        self, iterations: int, validate_every: int | None, checkpoint_every: int, metrics: MetricsFile | None
-    ) -> str:
-        done = int(self.state.iteration)
-        reason = self.stopping.reason(validation_of(self.records[-1]) if self.records else None)
-        while reason is None and done < iterations:
-            began = time.perf_counter()
-            state, found = self.iterate(self.state)
-            record = {"iteration": done + 1, **_plain(found)}
-            _require_finite(record)
-            self.state, done = state, done + 1
-            if validate_every is not None and (done % validate_every == 0 or done == iterations):
-                record |= self._validate()
-            record["seconds"] = round(time.perf_counter() - began, 4)
-            self.records.append(record)
-            if metrics is not None:
-                metrics.append(record)
-            self.progress.update(record)
-            reason = self.stopping.reason(validation_of(record))
-            if done % checkpoint_every == 0 or done >= iterations or reason is not None:
-                self._save(metrics)
-        return reason or "iterations"
-
-    def _validate(self) -> Record:
-        batches, counts = [], []
-        for trial in self.training.task.test_trials(self.training.batch_size):
-            batches.append(_plain(self.evaluate(self.state.params, self.state.lasting, trial)))
-            counts.append(float(getattr(trial, "n_trials", self.training.batch_size)))
-        if not batches:
-            raise ValueError(f"The task `{self.training.task.name}` gave no test trials.")
-        mean = {name: float(np.average([b[name] for b in batches], weights=counts)) for name in batches[0]}
-        self.stopping.see(mean)
-        return {f"{VALIDATION}{name}": value for name, value in mean.items()}
-
-    def _held(self) -> Held:
-        passing = self.state.passing if self.training.stream else self.training.trainable.begin()
-        return Held(self.state.lasting, passing)
-
-    def _open(self, resume: bool) -> MetricsFile | None:
-        """Begins or goes on with the run in the folder."""
-        if self.folder is None:
-            if resume:
-                raise ValueError("`resume=True` goes on with the run in a folder: say which with `folder=`.")
-            return None
-        if self.folder.checkpoints and not resume:
-            raise FileExistsError(
-                f"`{self.folder.path}` holds a run. Go on with it by `resume=True`, or name another folder."
-            )
-        self.folder.prepare()
-        found = self.folder.latest()
-        if found is not None:
-            self._restore(found)
-        self.records = self.folder.cut_metrics(0 if found is None else found.note["lines"])
-        metrics = self.folder.open_metrics()
-        if found is None:
-            self._save(metrics)
-        return metrics
-
-    def _restore(self, found: Checkpoint) -> None:
-        assert self.folder is not None
-        others = differences(found.note["settings"], self.settings)
-        if others:
-            raise CheckpointError(
-                f"The run in `{self.folder.path}` was made with {', '.join(others)}. "
-                "Give the settings of that run, or name another folder."
-            )
-        self.state = jax.tree.map(fixed, found.fill(self.state))
-        self.stopping.best, self.stopping.waited = found.note["best"], found.note["waited"]
-        self.progress.say(f"going on after iteration {int(self.state.iteration)}")
-
-    def _save(self, metrics: MetricsFile | None) -> None:
-        if self.folder is None or metrics is None:
-            return
-        metrics.sync()
-        note = {
-            "settings": self.settings,
-            "lines": len(self.records),
-            "best": self.stopping.best,
-            "waited": self.stopping.waited,
-        }
-        self.folder.save(int(self.state.iteration), self.state, note)
-
-
-def _plain(found: Mapping[str, Any]) -> Record:
-    """Metrics as numbers, the loss first and those of the network last; a compiled function sorts them by name."""
-    last = [name for name in ("rate", "rate_loss", "gradient_norm") if name in found]
-    names = ["loss", *(name for name in found if name != "loss" and name not in last), *last]
-    values = jax.device_get(found)
-    return {name: float(values[name]) for name in names}
-
-
-def _require_finite(record: Record) -> None:
-    if not np.isfinite(record["loss"]) or not np.isfinite(record["gradient_norm"]):
-        what = "loss" if not np.isfinite(record["loss"]) else "gradient"
-        raise NonFiniteError(
-            f"The {what} of iteration {record['iteration']} is not finite. Lower the learning rate or clip gradients; "
-            "a learner compiled with `check_finite=True` says where a NaN first appears."
-        )
 
 
 def _clipped(optimizer: Any, clip: float) -> Any:
@@ -294,6 +157,15 @@ def _check(optimizer: Any, iterations: Any, batch_size: Any, *optional: Any) -> 
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"`{name}` is a whole number from 1 on; got {value!r}.")
+
+
+def _check_params(params: Any) -> None:
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.inexact):
+            raise TypeError(
+                f"Not floating, so not trainable: the parameter `{name_of(keys)}` ({jnp.result_type(leaf)}). "
+                "Keep integers, masks and random keys in the state, in the inputs, or as constants of the step."
+            )
 
 
 def _check_output(training: Training, state: TrainState) -> None:

@@ -1,4 +1,4 @@
-"""The folder of a run: its checkpoints, the last few of them, and `metrics.jsonl`, one line for each iteration.
+"""The folder of a run: its last few checkpoints, the best weights, and `metrics.jsonl`, one line for each iteration.
 
 Every checkpoint says how many lines of metrics belong to it. A run that goes on from a checkpoint cuts the file to that
 many, so that no line is there twice, and none is missing.
@@ -9,6 +9,8 @@ import math
 import os
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,9 @@ from foretrace.train.checkpoint import (
     said_where,
     write_atomically,
 )
+from foretrace.train.lock import locked
 
-METRICS = "metrics.jsonl"
+METRICS, BEST = "metrics.jsonl", "best.safetensors"
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)\.safetensors")
 _PART = re.compile(r"\..*\.\d+\.part")
 
@@ -43,13 +46,20 @@ class Folder:
     path: Path
     keep: int = 2
 
-    def prepare(self) -> None:
-        """Makes the folder, and clears away what a killed run had not finished writing."""
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Makes the folder, keeps others out of it within the block, and clears away what a killed run left half done.
+
+        Raises:
+            FolderInUseError: Another run is under way in it.
+        """
         with said_where(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
+        with locked(self.path):
             for file in self.path.iterdir():
                 if _PART.fullmatch(file.name):
                     file.unlink(missing_ok=True)
+            yield
 
     @property
     def checkpoints(self) -> list[Path]:
@@ -66,6 +76,10 @@ class Folder:
         for old in self.checkpoints[self.keep :]:
             old.unlink(missing_ok=True)
         return path
+
+    def save_best(self, weights: Any, note: dict[str, Any]) -> None:
+        """Writes the file of the best weights."""
+        write_atomically(self.path / BEST, encode(weights, note))
 
     def latest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole; None where the folder has none at all.
@@ -85,7 +99,9 @@ class Folder:
                 warnings.warn(f"{said} The run goes on from `{path.name}` instead.", CheckpointWarning, stacklevel=2)
             return found
         if problems:
-            raise CheckpointError(f"No checkpoint in `{self.path}` is whole. {' '.join(problems)}")
+            raise CheckpointError(
+                f"No checkpoint in `{self.path}` is whole. {' '.join(problems)} Name another folder to begin anew."
+            )
         return None
 
     def cut_metrics(self, count: int) -> list[Record]:

@@ -50,6 +50,10 @@ class FunctionTrainable:
         """The outputs, without traces."""
         return run_function(self.learner.model.step, params, held.passing.state, inputs)
 
+    def weights(self, params: Any, lasting: Any) -> Any:
+        """The parameters."""
+        return params
+
     def finish(self, params: Any, held: Held) -> None:
         """Nothing: whoever trains a function holds its values."""
 
@@ -94,6 +98,10 @@ class FunctionBPTT:
     def run(self, params: Any, held: Held, inputs: Any) -> Any:
         """The outputs."""
         return run_function(self.step, params, held.passing, inputs)
+
+    def weights(self, params: Any, lasting: Any) -> Any:
+        """The parameters."""
+        return params
 
     def finish(self, params: Any, held: Held) -> None:
         """Nothing: whoever trains a function holds its values."""

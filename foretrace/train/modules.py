@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from foretrace.learners import ETraceAlgorithm, ETraceVmap
+from foretrace.train.checkpoint import is_quantity
 from foretrace.train.contract import Held, Items, Loss
 
 States = Mapping[Any, brainstate.State]
@@ -47,6 +48,7 @@ class ModuleStates:
         self.lasting = {path: s for path, s in found.items() if path in kept and path not in self.params}
         self.passing = {path: s for path, s in found.items() if path not in kept and path not in self.params}
         self.first = read(self.passing)
+        self.own = set(found) - set(outside)
 
     @contextmanager
     def holding(self, params: Any, lasting: Any, passing: Any) -> Iterator[None]:
@@ -60,6 +62,11 @@ class ModuleStates:
                 yield
             finally:
                 write(states, before)
+
+    def weights(self, params: Any, lasting: Any) -> dict[Any, Any]:
+        """The module's own parameters, with their units, and the other states of it that outlive a trial, by path."""
+        values = {**dressed(params, self.params), **lasting}
+        return {path: value for path, value in values.items() if path in self.own}
 
     def values(self) -> Held:
         """The present values of everything but the parameters."""
@@ -96,7 +103,6 @@ def write(states: States, values: Mapping[Any, Any]) -> None:
 
 def bare(values: Any) -> Any:
     """Values without their units, as optimizers take them."""
-    is_quantity = lambda value: isinstance(value, u.Quantity)
     return jax.tree.map(lambda v: v.mantissa if is_quantity(v) else v, values, is_leaf=is_quantity)
 
 
@@ -106,7 +112,6 @@ def dressed(values: Mapping[Any, Any], like: States) -> dict[Any, Any]:
 
 
 def _dressed(value: Any, like: Any) -> Any:
-    is_quantity = lambda leaf: isinstance(leaf, u.Quantity)
     dress = lambda old, new: u.Quantity(new, unit=old.unit) if is_quantity(old) else new
     return jax.tree.map(dress, like, value, is_leaf=is_quantity)
 
@@ -156,6 +161,10 @@ class ModuleTrainable:
         """The outputs, without traces."""
         return run_module(self.states, params, Held(held.lasting, held.passing[0]), inputs)
 
+    def weights(self, params: Any, lasting: Any) -> Any:
+        """The states of the module that outlive a trial."""
+        return self.states.weights(params, lasting)
+
     def finish(self, params: Any, held: Held) -> None:
         """Puts the trained values into the module, and states and traces as they are at the end."""
         passing, trace = held.passing
@@ -198,6 +207,10 @@ class ModuleBPTT:
     def run(self, params: Any, held: Held, inputs: Any) -> Any:
         """The outputs."""
         return run_module(self.states, params, held, inputs)
+
+    def weights(self, params: Any, lasting: Any) -> Any:
+        """The states of the module that outlive a trial."""
+        return self.states.weights(params, lasting)
 
     def finish(self, params: Any, held: Held) -> None:
         """Puts the trained values into the module, and its states as they are at the end."""

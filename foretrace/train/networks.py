@@ -31,6 +31,7 @@ CELLS: dict[str, Callable[..., Built]] = {
     "LSTM": lstm,
     "LRU": linear_recurrent,
 }
+"""What makes a network of each cell, by its name."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 LINES = 20  # plain lines for a whole run, about
 SHOWN = 4  # metrics in a line
+VALIDATION = "validation_"
 HIDDEN = {"iteration", "seconds", "gradient_norm", "rate_loss"}
 
 
@@ -28,6 +29,8 @@ class Progress:
     _began: float = field(default_factory=time.monotonic)
     _first: tuple[int, float] | None = None
     _shown: int = 0
+    _validation: str = ""
+    _form: int = 0
 
     @property
     def is_terminal(self) -> bool:
@@ -42,10 +45,18 @@ class Progress:
         if self._first is None:  # the first iteration is compiled, and tells nothing of the others
             self._first = (done, time.monotonic())
         due = done >= self.total or done * LINES // self.total > (done - 1) * LINES // self.total
+        validation = validated(record)
         if self.is_terminal:
-            self._over(f"{self._bar(done)} {self._said(done, record)}")
-        elif due or any(name.startswith("validation_") for name in record):
-            self.say(self._said(done, record))
+            self._validation = validation or self._validation  # the last one stays to be seen
+            self._over(self._fitting(done, described(record), self._left(done)))
+        elif due or validation:
+            words = [self.label, f"{done}/{self.total}", *described(record), validation, self._left(done)]
+            self.say("  ".join(filter(None, words)))
+
+    def wait(self, done: int, text: str) -> None:
+        """Says on a terminal what is going on before the first iteration."""
+        if self.is_terminal and done < self.total:
+            self._over(self._fitting(done, [text], ""))
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -63,36 +74,54 @@ class Progress:
     def _over(self, text: str) -> None:
         if self.stream is None or not self.is_terminal or not (text or self._shown):
             return
-        width = shutil.get_terminal_size().columns - 1
+        width = _columns()
         print(
             f"\r{text[:width].ljust(min(self._shown, width))}", end="" if text else "\r", file=self.stream, flush=True
         )
         self._shown = len(text)
 
-    def _bar(self, done: int, width: int = 20) -> str:
+    def _fitting(self, done: int, words: list[str], left: str) -> str:
+        """A line with as much as the terminal has room for; what had none once is left out from then on."""
+        count = f"{done}/{self.total}"
+        forms = [
+            [self._bar(done, 20), self.label, count, *words, self._validation, left],
+            [self._bar(done, 10), self.label, count, *words, left],
+            [self._bar(done, 10), count, *words, left],
+            [count, *words, left],
+        ]
+        lines = ["  ".join(filter(None, form)) for form in forms]
+        while self._form < len(lines) - 1 and len(lines[self._form]) > _columns():
+            self._form += 1
+        return lines[self._form]
+
+    def _bar(self, done: int, width: int) -> str:
         full = done * width // self.total
         return f"[{'#' * full}{'.' * (width - full)}]"
 
-    def _said(self, done: int, record: Mapping[str, Any]) -> str:
-        now, passed = time.monotonic(), time.monotonic() - self._began
+    def _left(self, done: int) -> str:
+        """The time that has passed, and about how much is left."""
+        now = time.monotonic()
         first, then = self._first or (0, self._began)
         left = clock((now - then) / (done - first) * (self.total - done)) if done > first else "?"
-        words = [self.label, f"{done}/{self.total}"] if self.label else [f"{done}/{self.total}"]
-        return "  ".join([*words, *described(record), f"{clock(passed)} < {left}"])
+        return f"{clock(now - self._began)} < {left}"
 
 
 def described(record: Mapping[str, Any]) -> list[str]:
-    """The first few metrics of a record in words, those of a validation in brackets."""
-    shown = [name for name in record if name not in HIDDEN and not name.startswith("validation_")]
-    words = [f"{name} {number(record[name])}{' Hz' if name == 'rate' else ''}" for name in _rate_kept(shown)]
-    checked = [name for name in record if name.startswith("validation_")]
-    tested = [f"{name.removeprefix('validation_')} {number(record[name])}" for name in checked[:SHOWN]]
-    return [*words, f"(validation: {', '.join(tested)})"] if tested else words
+    """The first few metrics of a record in words, the firing rate among them."""
+    names = [name for name in record if name not in HIDDEN and not name.startswith(VALIDATION)]
+    kept = [name for name in names if name != "rate" and not ("accuracy" in names and name == "error")][: SHOWN - 1]
+    shown = [*kept, "rate"] if "rate" in names else kept
+    return [f"{name} {number(record[name])}{' Hz' if name == 'rate' else ''}" for name in shown]
 
 
-def _rate_kept(names: list[str]) -> list[str]:
-    kept = [name for name in names if name != "rate"][: SHOWN - 1]
-    return [*kept, "rate"] if "rate" in names else kept
+def validated(record: Mapping[str, Any]) -> str:
+    """The first few metrics of a record's validation in words; nothing where it has none."""
+    found = {name.removeprefix(VALIDATION): v for name, v in record.items() if name.startswith(VALIDATION)}
+    return f"(validation: {', '.join(described(found))})" if found else ""
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size().columns - 1
 
 
 def number(value: Any) -> str:

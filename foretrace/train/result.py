@@ -1,4 +1,4 @@
-"""What a run leaves: parameters, metrics of every iteration, and why it stopped."""
+"""What a run leaves: parameters at the end and at their best, metrics of every iteration, and why it stopped."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from foretrace.compiler.reporting.tables import table
+from foretrace.errors import NonFiniteError
+from foretrace.train.best import Best
 from foretrace.train.folder import Record
 from foretrace.train.iteration import TrainState
-from foretrace.train.progress import number
-
-VALIDATION = "validation_"
+from foretrace.train.progress import VALIDATION, number
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,12 @@ class Result:
     """A finished run.
 
     Attributes:
-        params: The trained parameters; of a module, by path.
+        params: The parameters at the end; of a module, by path.
         metrics: One record for each iteration.
         state: All that changed in the run; see `TrainState`.
-        stopped_because: `'iterations'`, `'goal'`, `'patience'` or `'interrupted'`.
+        stopped_because: `'iterations'`, `'goal'`, `'patience'`, `'interrupted'` or `'not finite'`.
         folder: Where checkpoints and metrics are; None for nowhere.
+        best: The network at the validation with the lowest loss; None where nothing was validated.
     """
 
     params: Any
@@ -30,6 +31,7 @@ class Result:
     state: TrainState
     stopped_because: str
     folder: Path | None = None
+    best: Best | None = None
 
     @property
     def iterations(self) -> int:
@@ -67,6 +69,18 @@ class Result:
         names = list(columns or dict.fromkeys(name for record in shown for name in record))
         cells = [[number(record.get(name)) for name in names] for record in shown]
         return "\n".join(table(names, cells, [max(12, len(name)) for name in names], width=400))
+
+
+class DivergedError(NonFiniteError):
+    """The loss, the gradient or a parameter is no longer finite.
+
+    Attributes:
+        result: The run up to the last iteration in which everything was finite.
+    """
+
+    def __init__(self, message: str, result: Result) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 def validation_of(record: Record) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """When to stop: at a goal, when validation no longer improves, or when all iterations are done."""
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,6 +8,14 @@ from typing import Any
 
 Goal = tuple[str, str, float]
 COMPARED = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
+REASONS = {
+    "iterations": "all done",
+    "goal": "goal reached",
+    "patience": "no lower loss any more",
+    "interrupted": "interrupted",
+    "not finite": "not finite any more",
+}
+"""Why a run stopped, in words."""
 
 
 @dataclass
@@ -25,12 +34,14 @@ class Stopping:
     best: float | None = None
     waited: int = 0
 
-    def see(self, metrics: Mapping[str, Any]) -> None:
-        """Takes note of a validation."""
-        if self.best is None or metrics["loss"] < self.best:
-            self.best, self.waited = metrics["loss"], 0
-        else:
-            self.waited += 1
+    def see(self, metrics: Mapping[str, Any]) -> bool:
+        """Takes note of a validation, and says whether it is the best so far; one without a finite loss never is."""
+        loss = metrics["loss"]
+        if math.isfinite(loss) and (self.best is None or loss < self.best):
+            self.best, self.waited = loss, 0
+            return True
+        self.waited += 1
+        return False
 
     def reason(self, metrics: Mapping[str, Any] | None) -> str | None:
         """Why to stop after the last validation; None to go on."""

@@ -2,14 +2,15 @@
 
 import csv
 import json
+from types import SimpleNamespace
 
 import jax
 import pytest
 
 import foretrace as ft
 from foretrace import train
-from foretrace.cli import main
-from foretrace.cli.comparison import PROBE
+from foretrace.cli import comparison, main
+from foretrace.cli.comparison import PROBE, Comparison
 from foretrace.tasks import find_task
 
 SETTINGS = {"n_samples": 5, "n_units": 6, "n_steps": 8, "n_classes": 2, "n_frequencies": 10}
@@ -77,6 +78,36 @@ def test_gradients_alone_are_compared_without_iterations(tmp_path, capsys):
     assert "layer 1  layer 2  readout  overall" in said
     assert "learned" not in said
     assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+def ended(reason):
+    """A result without an iteration."""
+    return train.Result({}, [], SimpleNamespace(iteration=0), reason)
+
+
+def test_interruption_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train, "fit", lambda *_, **__: ended("interrupted"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", *TASK, *SMALL, "--rules", "BPTT"]) == 130
+    said = capsys.readouterr().err.splitlines()
+    assert said[-2].startswith("  foretrace compare randman --set n_samples=5")
+    assert said[-2].endswith("--rules BPTT --folder runs/compare-randman --resume")
+    assert said[-1] == "foretrace compare: interrupted"
+
+
+def test_rule_that_diverges_does_not_end_the_comparison(tmp_path, monkeypatch, capsys):
+    def diverge(*_, **__):
+        raise train.DivergedError("The loss of iteration 1 is not finite.", ended("not finite"))
+
+    monkeypatch.setattr(train, "fit", diverge)
+    monkeypatch.setattr(Comparison, "add", lambda *_: None)
+    monkeypatch.setattr(Comparison, "table", lambda _: "the table")
+    monkeypatch.setattr(comparison, "write_comparison", lambda *_: [])
+    assert main(["compare", *TASK, *SMALL, "--rules", "BPTT,D_RTRL", "--folder", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert "the table" in said.out
+    assert "D_RTRL: The loss of iteration 1 is not finite." in said.err
+    assert said.err.endswith("foretrace compare: BPTT, D_RTRL diverged, see above\n")
 
 
 def test_bench_measures_time_and_memory(tmp_path, capsys):

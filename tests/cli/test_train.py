@@ -11,6 +11,7 @@ from foretrace.cli.commands.train import goal_of
 from foretrace.cli.experiment import defaults_of, make_experiment
 from foretrace.cli.frame import make_parser
 from foretrace.tasks import TASKS, find_task
+from foretrace.train.lock import locked
 
 SHORT = "n_cues=1 cue=6 gap=2 delay=2 recall=4 rate=400 n_test=8".split()
 TASK = ["evidence", *(word for setting in SHORT for word in ("--set", setting))]
@@ -26,14 +27,16 @@ def test_run_leaves_metrics_checkpoint_result_and_curve_and_names_them_last(tmp_
     folder = tmp_path / "run"
     assert main(["train", *SMALL, "--iterations", "3", "--folder", str(folder)]) == 0
     said = capsys.readouterr().out.strip().splitlines()
-    named = [line.split()[-1] for line in said[-5:]]
-    files = ["metrics.jsonl", "result.json", "checkpoint-00000003.safetensors", "curve.svg", "curve.png"]
+    named = [line.split()[-1] for line in said[-6:]]
+    files = ["metrics.jsonl", "result.json", "checkpoint-00000003.safetensors", "best.safetensors"]
+    files += ["curve.svg", "curve.png"]
     assert named == [str(folder / file) for file in files]
     assert all((folder / file).stat().st_size for file in files)
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 3
     outcome = json.loads((folder / "result.json").read_text())
     assert outcome["rule"] == {"name": "D_RTRL"}
     assert outcome["stopped_because"] == "iterations"
+    assert outcome["best"] == {"iteration": 3, **outcome["validation"]}
     assert outcome["command"].startswith("foretrace train evidence --set n_cues=1")
     resumed(folder, capsys)
 
@@ -57,15 +60,26 @@ def test_goal_that_is_demanded_decides_the_exit_code(goal, code, capsys):
     assert len(re.findall(r"^\d+ ", said.out, re.MULTILINE)) == (2 if code == 0 else 3)  # rows, and the last line
 
 
-def test_loss_that_is_not_finite_is_a_failure(monkeypatch, capsys):
-    from foretrace.errors import NonFiniteError
+def test_best_validation_is_named_where_it_is_not_the_last(capsys):
+    arguments = "--iterations 3 --validate-every 1 --optimizer sgd --lr 1e3 --rule BPTT --cell RNN --no-folder".split()
+    assert main(["train", *SMALL, *arguments]) == 0
+    assert re.search(r"^best validation after 1: loss [\d.]+, error [\d.]+, accuracy", capsys.readouterr().out, re.M)
 
-    def diverge(*_, **__):
-        raise NonFiniteError("The loss of iteration 2 is not finite.")
 
-    monkeypatch.setattr(train, "fit", diverge)
-    assert main(["train", *SMALL, "--no-folder"]) == 1
-    assert "The loss of iteration 2 is not finite." in capsys.readouterr().err
+def test_run_that_diverges_is_a_failure_and_leaves_what_was_good(tmp_path, capsys):
+    arguments = f"--iterations 9 --optimizer sgd --lr 1e308 --rule BPTT --cell RNN --folder {tmp_path}".split()
+    assert main(["train", *SMALL, *arguments]) == 1
+    said = capsys.readouterr()
+    assert "iterations, " in said.out
+    assert ": not finite any more\n" in said.out
+    assert re.match(r"foretrace train: The .* not finite.*\. The run until then is in", said.err)
+    assert json.loads((tmp_path / "result.json").read_text())["stopped_because"] == "not finite"
+
+
+def test_folder_in_use_is_a_failure(tmp_path, capsys):
+    with locked(tmp_path):
+        assert main(["train", *SMALL, "--rule", "BPTT", "--cell", "RNN", "--folder", str(tmp_path)]) == 1
+    assert re.fullmatch(r"foretrace train: A run is under way in `.*` \(process \d+ on .*\n", capsys.readouterr().err)
 
 
 def test_interruption_says_how_to_go_on(monkeypatch, tmp_path, capsys):
@@ -86,6 +100,7 @@ def test_new_runs_get_folders_of_their_own(monkeypatch, tmp_path, capsys):
     (tmp_path / "runs" / "evidence-D_RTRL").mkdir(parents=True)
     assert main(["train", *SMALL]) == 0
     assert capsys.readouterr().out == "runs/evidence-D_RTRL-2\n"
+    assert (tmp_path / "runs" / "evidence-D_RTRL-2").is_dir()  # it is there for the next one to see
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import brainstate
+import brainunit as u
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,6 @@ import pytest
 
 from foretrace import train
 from foretrace.train.checkpoint import CheckpointError, read
-from train.small_task import make_net
 
 
 class Pair(NamedTuple):
@@ -70,15 +71,46 @@ def test_other_programs_can_read_it(tmp_path: Path) -> None:
     assert safetensors.numpy.load_file(path)["w"].tolist() == [0, 1, 2]
 
 
+class Scaled(brainstate.nn.Module):
+    """A weight with a unit, and a state that begins anew with each trial."""
+
+    def __init__(self, weight: Any) -> None:
+        super().__init__()
+        self.weight = brainstate.ParamState(weight)
+
+    def init_state(self, batch_size: int | None = None, **_: Any) -> None:
+        self.h = brainstate.HiddenState(jnp.zeros(batch_size or 1))
+
+
 def test_module_is_saved_and_restored(tmp_path: Path) -> None:
-    net, other = make_net(), make_net()
-    for state in other.states(brainstate.ParamState).values():
-        state.value = jax.tree.map(jnp.zeros_like, state.value)
+    net, other = Scaled(jnp.arange(3.0) * u.mV), Scaled(jnp.zeros(3) * u.mV)
+    brainstate.nn.init_all_states(net, 2)
+    brainstate.nn.init_all_states(other, 2)
+    net.h.value = jnp.ones(2)
     path = train.save(tmp_path / "net", net)
     assert train.restore(path, other) is other
-    for path_, state in net.states().items():
-        for a, b in zip(jax.tree.leaves(state.value), jax.tree.leaves(other.states()[path_].value), strict=True):
-            assert bits(a) == bits(b)
+    assert other.weight.value.unit == u.mV
+    assert bits(other.weight.value.mantissa) == bits(net.weight.value.mantissa)
+    assert bits(other.h.value) == bits(net.h.value)
+
+
+def test_states_that_a_file_lacks_stay_but_parameters_are_wanted(tmp_path: Path) -> None:
+    weights = train.save(tmp_path / "net", Scaled(jnp.arange(3.0) * u.mV))
+    nothing = train.save(tmp_path / "nothing", {})
+    other = Scaled(jnp.zeros(3) * u.mV)
+    brainstate.nn.init_all_states(other, 2)
+    train.restore(weights, other)
+    assert other.weight.value.mantissa.tolist() == [0, 1, 2]
+    with pytest.raises(CheckpointError, match="lacks `weight`"):
+        train.restore(nothing, other)
+
+
+@pytest.mark.parametrize(("like", "said"), [(1 * u.volt, "V"), (1.0, "")])
+def test_other_unit_is_refused(tmp_path: Path, like: Any, said: str) -> None:
+    path = train.save(tmp_path / "a", {"w": jnp.arange(3.0) * u.mV})
+    wanted = f"float64[3]{' in ' + said if said else ''} is wanted"
+    with pytest.raises(CheckpointError, match=re.escape(f"`w` is float64[3] in mV in the checkpoint, where {wanted}")):
+        train.restore(path, {"w": jnp.ones(3) * like})
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.7, 0.999])

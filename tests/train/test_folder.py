@@ -14,6 +14,7 @@ import pytest
 from foretrace import train
 from foretrace.train.checkpoint import CheckpointError, CheckpointWarning, read
 from foretrace.train.folder import Folder
+from foretrace.train.lock import LOCK
 from train.small_task import RunningSum, fit, make_learner, make_net, make_params
 
 SETTINGS: dict[str, Any] = dict(checkpoint_every=2, keep=2, stream=True, update_every=6)
@@ -39,7 +40,7 @@ def equal(first: Any, second: Any) -> bool:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(file.name for file in folder.iterdir())
+    return sorted(file.name for file in folder.iterdir() if file.name != LOCK)
 
 
 def test_last_checkpoints_and_metrics_are_kept(finished: Any) -> None:
@@ -52,7 +53,7 @@ def test_last_checkpoints_and_metrics_are_kept(finished: Any) -> None:
 def test_checkpoint_holds_every_part(finished: Any) -> None:
     folder, result = finished
     found = read(folder / "checkpoint-00000006.safetensors")
-    assert equal(found.fill(result.state), result.state)
+    assert equal(train.TrainState(**found.fill(result.state._asdict())), result.state)
     parts = {name.split("/")[0] for name in found.arrays}
     assert parts == {"params", "opt_state", "key", "iteration", "passing"}
     assert any(name.startswith("passing/trace") for name in found.arrays)
@@ -70,6 +71,13 @@ def test_damaged_checkpoint_is_passed_over(finished: Any, folder: Path, damage: 
     assert found.note["lines"] == 4
 
 
+def test_newest_checkpoint_that_is_missing_is_not_missed(folder: Path) -> None:
+    (folder / "checkpoint-00000006.safetensors").unlink()
+    found = Folder(folder).latest()
+    assert found is not None
+    assert found.note["lines"] == 4
+
+
 def test_resumed_run_is_the_whole_run(finished: Any, folder: Path) -> None:
     (folder / "checkpoint-00000006.safetensors").write_bytes(b"half of it")
     with pytest.warns(CheckpointWarning):
@@ -82,16 +90,17 @@ def test_resumed_run_is_the_whole_run(finished: Any, folder: Path) -> None:
 def test_no_whole_checkpoint_at_all(folder: Path) -> None:
     for file in folder.glob("checkpoint-*"):
         file.write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"No checkpoint in .* is whole"):
-        Folder(folder).latest()
+    with pytest.raises(CheckpointError, match=r"No checkpoint in .* is whole.* Name another folder"):
+        fit(iterations=6, folder=folder, resume=True, **SETTINGS)
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 6  # nothing was lost by the attempt
 
 
 def test_half_written_files_and_lines_are_cleared(folder: Path) -> None:
     (folder / ".checkpoint-00000008.safetensors.123.part").write_bytes(b"half")
     with open(folder / "metrics.jsonl", "a") as file:
         file.write('{"iteration": 7, "lo')
-    Folder(folder).prepare()
-    assert len(Folder(folder).cut_metrics(6)) == 6
+    with Folder(folder).opened():
+        assert len(Folder(folder).cut_metrics(6)) == 6
     assert len(names(folder)) == 3
     assert (folder / "metrics.jsonl").read_text().endswith("}\n")
 

@@ -30,11 +30,26 @@ def test_plain_lines_now_and_then() -> None:
     assert lines[-1] == "done"
 
 
-def test_one_line_on_a_terminal() -> None:
+def test_one_line_on_a_terminal(monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
     text = shown(Terminal())
     assert text.count("\n") == 2
     assert text.count("\r") >= 100
-    assert "[##########..........] task rule  50/100  loss 0.02" in text
+    said = "loss 0.02  accuracy 0.5  rate 12.34 Hz  (validation: accuracy 0.25)  0:00 < 0:00"
+    assert f"[##########..........]  task rule  50/100  {said}" in text
+
+
+def test_narrow_terminal_shows_the_metrics(monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = shown(Terminal()).split("\r")
+    assert "[#####.....]  50/100  loss 0.02  accuracy 0.5  rate 12.34 Hz  0:00 < 0:00" in map(str.strip, lines)
+    assert max(len(line.split("\n")[0]) for line in lines) < 80
+
+
+def test_terminal_says_what_takes_so_long() -> None:
+    stream = Terminal()
+    Progress(100, "task rule", stream).wait(50, "compiling")
+    assert stream.getvalue() == "\r[##########..........]  task rule  50/100  compiling"
 
 
 def test_quiet(capsys: Any) -> None:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from foretrace.cli.arguments import UsageError, add_command
+from foretrace.cli.arguments import DONE, FAILED, UsageError, add_command, resumption
 from foretrace.cli.experiment import Experiment, add_arguments, describe, make_experiment
 from foretrace.cli.rules import RuleChoice
 
@@ -36,8 +36,8 @@ def add(commands: Any) -> None:
     run_group.add_argument("--quiet", action="store_true", help="no progress, results alone")
 
 
-def run(options: argparse.Namespace) -> None:
-    """Compares, and leaves tables and a figure."""
+def run(options: argparse.Namespace) -> int:
+    """Compares, and leaves tables and a figure; a rule that diverged is compared as it was before, and is a failure."""
     from foretrace.cli.commands.train import new_folder
     from foretrace.cli.comparison import Comparison, write_comparison
 
@@ -45,12 +45,14 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError("--resume goes on with the runs in a folder: say which with --folder.")
     experiment = make_experiment(options)
     rules = experiment.rules(options.rules)
-    folder = options.folder or new_folder(f"compare-{options.task}")
     if not options.quiet:
         print("\n".join([*describe(experiment), f"rules     {', '.join(rule.label for rule in rules)}"]), flush=True)
-    comparison = Comparison(experiment)
+    comparison, diverged = Comparison(experiment), []
+    folder = options.folder or new_folder(f"compare-{options.task}")
     for rule in rules:
-        comparison.add(rule, _trained(options, experiment, rule, folder))
+        result = _trained(options, experiment, rule, folder)
+        comparison.add(rule, result)
+        diverged += [rule.label] if result is not None and result.stopped_because == "not finite" else []
     print(f"\n{comparison.table()}")
     print(f"\nCosine of the gradient to that of BPTT, by layer, before training:\n\n{comparison.cosines('before')}")
     if experiment.training["iterations"]:
@@ -58,6 +60,9 @@ def run(options: argparse.Namespace) -> None:
     print()
     for name, file in write_comparison(comparison, folder, options.given):
         print(f"{name:<12} {file}")
+    if diverged:
+        print(f"foretrace compare: {', '.join(diverged)} diverged, see above", file=sys.stderr)
+    return FAILED if diverged else DONE
 
 
 def _trained(options: argparse.Namespace, experiment: Experiment, rule: RuleChoice, folder: Path) -> Any:
@@ -66,8 +71,14 @@ def _trained(options: argparse.Namespace, experiment: Experiment, rule: RuleChoi
         return None
     if not options.quiet:
         print(f"\n{rule.label}", file=sys.stderr, flush=True)
-    result = experiment.fit(options, experiment.learner(rule), folder / rule.label)
+    from foretrace.train import DivergedError
+
+    try:
+        result = experiment.fit(options, experiment.learner(rule), folder / rule.label)
+    except DivergedError as error:
+        print(f"{rule.label}: {error}", file=sys.stderr)
+        return error.result
     if result.stopped_because == "interrupted":
-        print(f"the runs are in {folder}: go on with --folder {folder} --resume", file=sys.stderr)
+        print(f"Go on with:\n  {resumption(options, folder)}", file=sys.stderr)
         raise KeyboardInterrupt
     return result

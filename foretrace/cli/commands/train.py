@@ -1,21 +1,34 @@
 """`foretrace train`: a network, a task and a rule, until the goal is reached."""
 
 import argparse
+import contextlib
+import itertools
 import json
 import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
-from foretrace.cli.arguments import DONE, FAILED, INTERRUPTED, UsageError, add_command, add_rule_arguments, whole
+from foretrace.cli.arguments import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    CommandError,
+    UsageError,
+    add_command,
+    add_rule_arguments,
+    resumption,
+    whole,
+)
 from foretrace.cli.experiment import Experiment, add_arguments, describe, make_experiment
 from foretrace.cli.rules import RuleChoice
 
 TEXT = """\
 Trains a network on a task. What you do not say is as published: the network, its constants, optimizer and batch.
 
-A run is saved in a folder: metrics.jsonl (a line for each iteration), checkpoints, result.json and a curve. It can be
-stopped at any moment and goes on with --resume, to the same weights as if it had never been stopped.
+A run is saved in a folder: metrics.jsonl (a line for each iteration), checkpoints, the weights of the best validation,
+result.json and a curve. It can be stopped at any moment and goes on with --resume, to the same weights as if it had
+never been stopped.
 """
 EXAMPLES = [
     "foretrace train evidence --rule D_RTRL --stop                    the published task, until its goal",
@@ -48,20 +61,26 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Trains, and says how it went."""
+    from foretrace.train import DivergedError
+
     experiment = make_experiment(options)
     rule = experiment.rules(options.rule)[0] if not options.rule_set else _with_options(experiment, options)
-    goal, folder = goal_of(options.stop, experiment.task), folder_of(options, rule)
+    goal = goal_of(options.stop, experiment.task)
+    check_folder(options)
     if not experiment.training["iterations"]:
         raise UsageError("--iterations is at least 1.")
     learner = experiment.learner(rule)
+    folder = folder_of(options, rule)
     if not options.quiet:
         print("\n".join([*describe(experiment), f"rule      {_rule_text(rule, learner)}"]), flush=True)
+    settings = {"stop": goal, "patience": options.patience, "checkpoint_every": options.checkpoint_every}
     try:
-        result = experiment.fit(
-            options, learner, folder, stop=goal, patience=options.patience, checkpoint_every=options.checkpoint_every
-        )
+        result = experiment.fit(options, learner, folder, **settings)
     except KeyboardInterrupt:
         return _interrupted(options, folder)
+    except DivergedError as error:
+        _finish(options, experiment, rule, error.result, goal)
+        raise CommandError(str(error)) from error
     return _finish(options, experiment, rule, result, goal)
 
 
@@ -103,49 +122,57 @@ def goal_of(stop: Any, task: Any) -> Any:
     raise UsageError(f"--stop {stop!r} is no goal such as 'error<0.05' or 'accuracy>0.9'.")
 
 
-def folder_of(options: argparse.Namespace, rule: RuleChoice) -> Path | None:
-    """Where the run is saved: the folder given, or one that is not there yet.
-
-    Raises:
-        UsageError: There is no run to go on with.
-    """
-    if options.no_folder:
-        if options.resume or options.folder is not None:
-            raise UsageError("--no-folder saves nothing: leave out --folder and --resume.")
-        return None
-    if options.folder is not None:
-        return Path(options.folder)
-    if options.resume:
+def check_folder(options: argparse.Namespace) -> None:
+    """Raises `UsageError` where what is said about folders makes no sense."""
+    if options.no_folder and (options.resume or options.folder is not None):
+        raise UsageError("--no-folder saves nothing: leave out --folder and --resume.")
+    if options.resume and options.folder is None:
         raise UsageError("--resume goes on with the run in a folder: say which with --folder.")
-    return new_folder(f"{options.task}-{rule.label}")
+
+
+def folder_of(options: argparse.Namespace, rule: RuleChoice) -> Path | None:
+    """Where the run is saved: the folder given, or a new one."""
+    if options.no_folder:
+        return None
+    return options.folder or new_folder(f"{options.task}-{rule.label}")
 
 
 def new_folder(name: str) -> Path:
-    """A folder in `runs/` that is not there yet."""
-    first = Path("runs") / name
-    others = (Path("runs") / f"{name}-{number}" for number in range(2, 10_000))
-    return first if not first.exists() else next(folder for folder in others if not folder.exists())
+    """Makes a folder in `runs/` that was not there; two that ask at the same time get two."""
+    for number in itertools.count(1):
+        folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+    raise AssertionError
 
 
 def _finish(options: argparse.Namespace, experiment: Experiment, rule: RuleChoice, result: Any, goal: Any) -> int:
     """The table, the verdict, and the files."""
     from foretrace.cli.commands.lists import goal_text
+    from foretrace.train.stopping import REASONS
 
     print(f"\n{result.table(rows=10, columns=_columns(result, goal or experiment.task.goal))}\n")
     files = [] if result.folder is None else write_files(options, experiment, rule, result, goal)
-    code, missed = DONE, goal is not None and result.stopped_because != "goal"
+    reached = f", {goal_text(goal)}" if goal and result.stopped_because == "goal" else ""
+    print(f"{result.iterations} iterations, {result.seconds:.1f} s: {REASONS[result.stopped_because]}{reached}")
+    if result.best is not None and result.best.iteration < result.iterations:
+        print(f"best validation after {result.best.iteration}: {_best_text(result.best, goal or experiment.task.goal)}")
+    for name, file in files:
+        print(f"{name:<12} {file}", flush=True)
     if result.stopped_because == "interrupted":
-        code = _interrupted(options, result.folder)
-    elif missed:
-        code = FAILED
+        return _interrupted(options, result.folder)
+    if goal is not None and result.stopped_because in ("iterations", "patience"):
         last = (result.validation or {}).get(goal[0])
         print(f"foretrace train: the goal {goal_text(goal)} was not reached: {goal[0]} {last:.4g}", file=sys.stderr)
-    reason = {"goal": f"goal reached, {goal_text(goal)}" if goal else "", "patience": "no lower loss any more"}
-    said = reason.get(result.stopped_because, result.stopped_because if code else "all iterations done")
-    print(f"{result.iterations} iterations, {result.seconds:.1f} s: {said}")
-    for name, file in files:
-        print(f"{name:<12} {file}")
-    return code
+        return FAILED
+    return DONE
+
+
+def _best_text(best: Any, goal: Any) -> str:
+    """The validation with the lowest loss, in words: the loss, and what the goal is about."""
+    names = dict.fromkeys(["loss", *([goal[0]] if goal else []), "accuracy"])
+    return ", ".join(f"{name} {best.metrics[name]:.4g}" for name in names if name in best.metrics)
 
 
 def _columns(result: Any, goal: Any) -> list[str]:
@@ -161,12 +188,13 @@ def write_files(
 ) -> list[tuple[str, Path]]:
     """Writes the outcome and the curve; returns all files of the run, each by what it is."""
     from foretrace.cli.pictures import draw_curves
-    from foretrace.train.folder import METRICS, Folder
+    from foretrace.train.folder import BEST, METRICS, Folder
 
     folder, outcome = result.folder, result.folder / "result.json"
     outcome.write_text(json.dumps(_outcome(options, experiment, rule, result), indent=2) + "\n", encoding="utf-8")
     files = [("metrics", folder / METRICS), ("result", outcome)]
     files += [("checkpoint", path) for path in Folder(folder).checkpoints[:1]]
+    files += [("best", folder / BEST)] if result.best is not None else []
     drawn = (
         draw_curves({rule.label: result.metrics}, goal or experiment.task.goal, folder / "curve")
         if result.metrics
@@ -190,6 +218,7 @@ def _outcome(options: argparse.Namespace, experiment: Experiment, rule: RuleChoi
         "seconds": round(result.seconds, 2),
         "stopped_because": result.stopped_because,
         "validation": result.validation,
+        "best": None if result.best is None else {"iteration": result.best.iteration, **result.best.metrics},
     }
 
 
@@ -197,11 +226,5 @@ def _interrupted(options: argparse.Namespace, folder: Path | None) -> int:
     if folder is None:
         print("\nforetrace train: interrupted. Nothing was saved: --no-folder.", file=sys.stderr)
         return INTERRUPTED
-    words = [word for word in options.given if word != "--resume"]
-    if options.folder is None:
-        words += ["--folder", str(folder)]
-    print(
-        f"\nforetrace train: interrupted. Go on with:\n  {shlex.join(['foretrace', *words, '--resume'])}",
-        file=sys.stderr,
-    )
+    print(f"\nforetrace train: interrupted. Go on with:\n  {resumption(options, folder)}", file=sys.stderr)
     return INTERRUPTED

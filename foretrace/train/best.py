@@ -1,0 +1,58 @@
+"""The network at its best: as it was at the validation with the lowest loss."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import brainstate
+import jax
+import jax.numpy as jnp
+
+from foretrace.learners import ETraceAlgorithm
+from foretrace.train.checkpoint import CheckpointError
+from foretrace.train.modules import bare, dressed, read, write
+
+
+@dataclass(frozen=True)
+class Best:
+    """A network at the validation with the lowest loss so far.
+
+    Attributes:
+        iteration: The iteration after which it was validated.
+        metrics: What that validation measured.
+        params: The parameters, in the form of `Result.params`.
+        lasting: What else of a module outlives a trial, such as running statistics; None for a function.
+
+    Examples:
+        See `docs/training.md`.
+    """
+
+    iteration: int
+    metrics: dict[str, Any]
+    params: Any
+    lasting: Any = None
+
+    def restore(self, module: Any) -> Any:
+        """Puts the values into a module: the one that was trained, or another one of its form.
+
+        Args:
+            module: A brainstate module, or a learner of one.
+
+        Returns:
+            The module.
+
+        Raises:
+            TypeError: It is no module.
+            CheckpointError: The parameters are those of another network.
+        """
+        model = module.model if isinstance(module, ETraceAlgorithm) else module
+        if not isinstance(model, brainstate.nn.Module):
+            raise TypeError(f"Values are put into a brainstate module; got {type(module).__name__}. Take `.params`.")
+        states = dict(model.states().items())
+        weights = {path: state for path, state in states.items() if isinstance(state, brainstate.ParamState)}
+        given = {path: self.params.get(path) for path in weights} if isinstance(self.params, dict) else {}
+        if jax.tree.map(jnp.shape, given) != jax.tree.map(jnp.shape, bare(read(weights))):
+            raise CheckpointError(f"The parameters are not those of {type(model).__name__}: names or shapes differ.")
+        write(weights, dressed(given, weights))
+        lasting = {path: value for path, value in (self.lasting or {}).items() if path in states}
+        write({path: states[path] for path in lasting}, lasting)
+        return module

@@ -1,0 +1,234 @@
+"""A run under way: iterations, validations and checkpoints, until there is a reason to stop; killed, it can go on.
+
+The loop itself does little: it calls the one compiled function of `foretrace.train.iteration`, notes the metrics,
+validates now and then, and writes checkpoints. A checkpoint holds the whole `TrainState` and the best network so far,
+so a run that goes on from one ends with exactly the weights of a run that was never stopped. An iteration counts when
+all of it is done, its validation included; what Ctrl-C or a NaN breaks off is as if it had not begun.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from foretrace.errors import NonFiniteError
+from foretrace.train.best import Best
+from foretrace.train.checkpoint import Checkpoint, CheckpointError, name_of
+from foretrace.train.contract import Held
+from foretrace.train.folder import Folder, MetricsFile, Record
+from foretrace.train.iteration import Training, TrainState, fixed
+from foretrace.train.progress import VALIDATION, Progress
+from foretrace.train.result import DivergedError, Result, validation_of
+from foretrace.train.settings import differences
+from foretrace.train.stopping import REASONS, Stopping
+
+
+class Run:
+    """A run under way.
+
+    Args:
+        training: What stays the same in it.
+        state: Its first state.
+        stopping: When it stops.
+        settings: What it must have in common with a run that it goes on with.
+        folder: Where it is saved; None for nowhere.
+        progress: Where it says how it goes on.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        state: TrainState,
+        stopping: Stopping,
+        settings: dict[str, Any],
+        folder: Folder | None,
+        progress: Progress,
+    ) -> None:
+        self.training, self.stopping, self.settings = training, stopping, settings
+        self.folder, self.progress = folder, progress
+        self.state, self.records = state, list[Record]()
+        self.best: Best | None = None
+        self.metrics: MetricsFile | None = None
+        self.iterate, self.evaluate = jax.jit(self._iterate), jax.jit(training.evaluate)
+        self._best_saved: Best | None = None
+
+    def go(self, iterations: int, resume: bool, validate_every: int | None, checkpoint_every: int) -> Result:
+        """The whole run.
+
+        Args:
+            iterations: Iterations in all.
+            resume: Whether to go on with the run in the folder, if there is one.
+            validate_every: Iterations between validations.
+            checkpoint_every: Iterations between checkpoints.
+        """
+        with self._opened(resume):
+            failure = None
+            try:
+                reason = self._loop(iterations, validate_every, checkpoint_every)
+            except KeyboardInterrupt:
+                reason = "interrupted"
+            except NonFiniteError as error:
+                reason, failure = "not finite", error
+            if reason in ("interrupted", "not finite"):
+                del self.records[int(self.state.iteration) :]
+                self._save()
+        state, path = self.state, None if self.folder is None else self.folder.path
+        self.training.trainable.finish(state.params, self._held())
+        self.progress.close(f"{int(state.iteration)} iterations: {REASONS[reason]}")
+        result = Result(state.params, self.records, state, reason, path, self.best)
+        if failure is not None:
+            kept = "" if path is None else f" The run until then is in `{path}`."
+            raise DivergedError(f"{failure}{kept}", result) from failure
+        return result
+
+    def _loop(self, iterations: int, validate_every: int | None, checkpoint_every: int) -> str:
+        done = int(self.state.iteration)
+        reason = self.stopping.reason(validation_of(self.records[-1]) if self.records else None)
+        if reason is None:
+            self.progress.wait(done, "compiling")
+        while reason is None and done < iterations:
+            began, done = time.perf_counter(), done + 1
+            with _callbacks_told(done):
+                state, found, finite = self.iterate(self.state)
+                record = {"iteration": done, **_plain(found)}
+            _require_finite(record, state.params, finite)
+            if validate_every is not None and (done % validate_every == 0 or done == iterations):
+                record |= self._validated(state)
+            record["seconds"] = round(time.perf_counter() - began, 4)
+            self._take(state, record)
+            self.progress.update(record)
+            reason = self.stopping.reason(validation_of(record))
+            if done % checkpoint_every == 0 or done >= iterations or reason is not None:
+                self._save()
+        return reason or "iterations"
+
+    def _iterate(self, state: TrainState) -> tuple[TrainState, dict[str, jax.Array], list[jax.Array]]:
+        """One iteration, its metrics, and whether each parameter is finite after it."""
+        state, found = self.training.iterate(state)
+        return state, found, [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state.params)]
+
+    def _validated(self, state: TrainState) -> Record:
+        batches, counts = [], []
+        for trial in self.training.task.test_trials(self.training.batch_size):
+            batches.append(_plain(self.evaluate(state.params, state.lasting, trial)))
+            counts.append(float(getattr(trial, "n_trials", self.training.batch_size)))
+        if not batches:
+            raise ValueError(f"The task `{self.training.task.name}` gave no test trials.")
+        mean = {name: float(np.average([b[name] for b in batches], weights=counts)) for name in batches[0]}
+        return {f"{VALIDATION}{name}": value for name, value in mean.items()}
+
+    def _take(self, state: TrainState, record: Record) -> None:
+        """Counts an iteration as done. The state comes last: what Ctrl-C finds without it is taken back."""
+        self.records.append(record)
+        if self.metrics is not None:
+            self.metrics.append(record)
+        validated = validation_of(record)
+        if validated is not None and self.stopping.see(validated):
+            self.best = Best(record["iteration"], validated, state.params, state.lasting)
+        self.state = state
+
+    def _held(self) -> Held:
+        passing = self.state.passing if self.training.stream else self.training.trainable.begin()
+        return Held(self.state.lasting, passing)
+
+    @contextmanager
+    def _opened(self, resume: bool) -> Iterator[None]:
+        """Begins the run in the folder or goes on with it; within the block no other run can."""
+        if self.folder is None:
+            if resume:
+                raise ValueError("`resume=True` goes on with the run in a folder: say which with `folder=`.")
+            yield
+            return
+        with self.folder.opened():
+            if self.folder.checkpoints and not resume:
+                raise FileExistsError(
+                    f"`{self.folder.path}` holds a run. Go on with it by `resume=True`, or name another folder."
+                )
+            found = self.folder.latest()
+            if found is not None:
+                self._restore(self.folder, found)
+            self.records = self.folder.cut_metrics(0 if found is None else found.note["lines"])
+            with closing(self.folder.open_metrics()) as self.metrics:
+                if found is None:
+                    self._save()
+                yield
+
+    def _restore(self, folder: Folder, found: Checkpoint) -> None:
+        others = differences(found.note["settings"], self.settings)
+        if others:
+            raise CheckpointError(
+                f"The run in `{folder.path}` was made with {', '.join(others)}. "
+                "Give the settings of that run, or name another folder."
+            )
+        best = found.note["best"]
+        like = _saved(self.state, None if best is None else Best(0, {}, self.state.params, self.state.lasting))
+        values = jax.tree.map(fixed, found.fill(like))
+        kept = values.pop("best", None)
+        self.state = TrainState(**values)
+        if best is not None:
+            self.best = Best(best["iteration"], best["metrics"], **kept)
+            self.stopping.best = best["metrics"]["loss"]
+        self.stopping.waited = found.note["waited"]
+        self.progress.say(f"going on after iteration {int(self.state.iteration)}")
+
+    def _save(self) -> None:
+        if self.folder is None or self.metrics is None:
+            return
+        self.metrics.sync()
+        best = None if self.best is None else {"iteration": self.best.iteration, "metrics": self.best.metrics}
+        note = {"settings": self.settings, "lines": len(self.records), "best": best, "waited": self.stopping.waited}
+        if self.best is not None and best is not None and self.best is not self._best_saved:
+            self.folder.save_best(self.training.trainable.weights(self.best.params, self.best.lasting), best)
+            self._best_saved = self.best
+        self.folder.save(int(self.state.iteration), _saved(self.state, self.best), note)
+
+
+def _saved(state: TrainState, best: Best | None) -> dict[str, Any]:
+    """What a checkpoint holds."""
+    kept = {} if best is None else {"best": {"params": best.params, "lasting": best.lasting}}
+    return {**state._asdict(), **kept}
+
+
+def _plain(found: Mapping[str, Any]) -> Record:
+    """Metrics as numbers, the loss first and those of the network last; a compiled function sorts them by name."""
+    last = [name for name in ("rate", "rate_loss", "gradient_norm") if name in found]
+    names = ["loss", *(name for name in found if name != "loss" and name not in last), *last]
+    values = jax.device_get(found)
+    return {name: float(values[name]) for name in names}
+
+
+@contextmanager
+def _callbacks_told(iteration: int) -> Iterator[None]:
+    """Within the block, what `check_finite` of a learner finds is raised as such; JAX wraps it in its own error."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        _, found, text = str(error).partition(f"{NonFiniteError.__name__}: ")
+        if not found:
+            raise
+        raise NonFiniteError(f"In iteration {iteration}: {text.splitlines()[0]}") from error
+
+
+def _require_finite(record: Record, params: Any, finite: list[jax.Array]) -> None:
+    """Raises `NonFiniteError` if the loss, the gradient or a parameter is not finite."""
+    paths = [name_of(keys) for keys, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
+    broken = [path for path, good in zip(paths, jax.device_get(finite), strict=True) if not good]
+    wrong = [name for name in ("loss", "gradient_norm") if not np.isfinite(record[name])]
+    if not wrong and not broken:
+        return
+    more = f"parameters `{broken[0]}` and {len(broken) - 1} more are" if broken[1:] else ""
+    which = more or (f"parameter `{broken[0]}` is" if broken else "")
+    if wrong:
+        subject = "loss" if wrong[0] == "loss" else "gradient"
+        rest = f"; after it the {which} not either" if broken else ""
+        said = f"The {subject} of iteration {record['iteration']} is not finite{rest}."
+    else:
+        said = f"The {which} not finite after iteration {record['iteration']}."
+    raise NonFiniteError(
+        f"{said} Lower the learning rate or clip gradients; a learner compiled with `check_finite=True` says where a "
+        "NaN first appears."
+    )
