@@ -47,6 +47,14 @@ def lif(gate: Gate, state: Values, x: jax.Array) -> tuple[Values, jax.Array]:
     return {"v": v, "current": current}, spike(v - 1.0)
 
 
+def alif(gate: Gate, state: Values, x: jax.Array) -> tuple[Values, jax.Array]:
+    """Leaky integrate-and-fire neurons whose threshold rises with each spike and comes back slowly."""
+    fired = spike(state["v"] - 1.0 - state["a"])
+    v = 0.9 * state["v"] + gate("in", x, fired) - fired
+    a = 0.99 * state["a"] + 0.05 * fired
+    return {"v": v, "a": a}, spike(v - 1.0 - a)
+
+
 def gru(gate: Gate, state: Values, x: jax.Array) -> tuple[Values, jax.Array]:
     """A gated recurrent unit, its reset applied before the product."""
     h = state["h"]
@@ -81,6 +89,7 @@ class Cell:
 MODELS: dict[str, Cell] = {
     "PlainLIF": Cell(plain_lif, ("in",), ("v",)),
     "LIF": Cell(lif, ("in",), ("v", "current")),
+    "ALIF": Cell(alif, ("in",), ("v", "a")),
     "GRU": Cell(gru, ("reset", "update", "candidate"), ("h",)),
     "LSTM": Cell(lstm, ("input", "forget", "cell", "output"), ("h", "c")),
 }

@@ -29,7 +29,13 @@ def numbers(printed: str, pattern: str) -> list[float]:
 
 
 def test_every_example_is_run() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*REPORTS, "compare_rules", "pictures"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        *REPORTS,
+        "compare_rules",
+        "own_task",
+        "pictures",
+        "resume",
+    }
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -55,6 +61,16 @@ def test_exact_rule_has_cosine_one() -> None:
     cosines = dict(re.findall(r"^(\w+) +(-?\d\.\d{3})", run("compare_rules"), re.MULTILINE))
     assert cosines["RTRL"] == "1.000"
     assert 0.9 < float(cosines["D_RTRL"]) < 1
+
+
+def test_own_task_is_learned() -> None:
+    assert run("own_task").endswith("stopped: goal\n")
+    assert numbers(run("own_task"), r"(\d\.\d\d)$")[-1] > 0.95
+
+
+def test_resumed_run_ends_with_the_same_weights() -> None:
+    assert "records of iterations: 30" in run("resume")
+    assert run("resume").endswith("equal bit for bit: True\n")
 
 
 @pytest.mark.slow

@@ -1,11 +1,14 @@
 """The public names: all there, all documented, and all on the reference page."""
 
 import inspect
+import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import foretrace as ft
+from foretrace import tasks, train, viz
 
 # Names that scripts of the field rely on, with the parameters they pass by name.
 CALLED_WITH = {
@@ -62,6 +65,14 @@ def test_name_is_documented(name: str) -> None:
     assert (inspect.getdoc(value) or "").strip()
     page = (Path(__file__).parent.parent / "docs" / "reference.md").read_text()
     assert (f"`foretrace.{name}`" if inspect.ismodule(value) else f"::: foretrace.{name}\n") in page
+
+
+@pytest.mark.parametrize("part", [tasks, train, viz], ids=lambda part: part.__name__)
+def test_names_of_a_part_are_on_the_reference_page(part: ModuleType) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "reference.md").read_text()
+    # A function in a file of its own name is told from that file by its name twice.
+    entry = rf"^::: {re.escape(part.__name__)}\.(\w+)(?:\.\1)?$"
+    assert set(re.findall(entry, page, re.MULTILINE)) == set(part.__all__)
 
 
 @pytest.mark.parametrize("name", CALLED_WITH)
