@@ -10,6 +10,7 @@ from foretrace.engine.in_step import add_at, in_step_gradient
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.plan import Plan
 from foretrace.engine.rule import Block, Rule
+from foretrace.engine.slots import Matrix, Vector, add, subtract
 from foretrace.engine.sweep import credit
 from foretrace.engine.traces import Trace, advance_all, after, contract, zero_trace
 
@@ -32,8 +33,8 @@ class DRTRL(Rule):
     def init(self, plan: Plan) -> list[Trace]:
         return [zero_trace(link, self.trace_dtype) for link in plan.links]
 
-    def transitions(self, lin: Linearised) -> list[jax.Array]:
-        """What carries the traces of each group from step to step, `(K, *varshape, num_state, num_state)`."""
+    def transitions(self, lin: Linearised) -> list[Matrix]:
+        """What carries the traces of each group from step to step."""
         return [lin.transition(group) for group in lin.plan.graph.hidden_groups]
 
     def cotangents(self, plan: Plan, block: Block) -> Cotangents | None:
@@ -50,15 +51,15 @@ class DRTRL(Rule):
             return None, self.carry(lin, transitions, trace)
         gradients = self.gradients(lin, transitions, block, cotangents, trace)
         if _outweigh(trace, gradients):
-            transitions = [after(transition, gradients) for transition in transitions]
+            transitions = after(transitions, gradients)
         return plan.pull_back(params, gradients), self.carry(lin, transitions, trace)
 
-    def carry(self, lin: Linearised, transitions: Sequence[jax.Array], trace: Any) -> Any:
+    def carry(self, lin: Linearised, transitions: Sequence[Matrix], trace: Any) -> Any:
         """The trace after a block."""
         return advance_all(lin, transitions, trace)
 
     def gradients(
-        self, lin: Linearised, transitions: Sequence[jax.Array], block: Block, cotangents: Cotangents, trace: Any
+        self, lin: Linearised, transitions: Sequence[Matrix], block: Block, cotangents: Cotangents, trace: Any
     ) -> list[jax.Array]:
         """The gradients of the weights by the losses of a block, the trace before it given."""
         signals = lin.signals(cotangents)
@@ -70,8 +71,7 @@ class DRTRL(Rule):
         gradients = plan.zero_gradients()
         for link, e in zip(plan.links, trace, strict=True):
             places = [plan.program.hidden_invars.index(var) for var in link.group.hidden_invars]
-            joined = link.group.concat_hidden([signal[k] for k in places])
-            add_at(gradients, link.weight_index, contract(link, e, joined))
+            add_at(gradients, link.weight_index, contract(link, e, link.group.slots_of([signal[k] for k in places])))
         return plan.pull_back(params, gradients)
 
 
@@ -82,10 +82,10 @@ def _outweigh(trace: Any, gradients: Sequence[jax.Array]) -> bool:
 
 def contracted(
     lin: Linearised,
-    transitions: Sequence[jax.Array],
+    transitions: Sequence[Matrix],
     signals: Signals,
-    partial: Sequence[jax.Array],
-    bypass: Sequence[jax.Array | None],
+    partial: Sequence[Vector],
+    bypass: Sequence[Vector | None],
     trace: Sequence[Trace],
 ) -> list[jax.Array]:
     """The gradients of the weights by signals on the states of a block, of losses or of a rule's own making.
@@ -94,7 +94,7 @@ def contracted(
         lin: The derivatives of the block's steps.
         transitions: What carries the traces of each group.
         signals: What the losses ask, for all that acts otherwise than directly through the states of a group.
-        partial: For each group, what multiplies the trace after each step, `(K, *varshape, num_state)`.
+        partial: For each group, what multiplies the trace after each step.
         bypass: For each group, what multiplies the trace before each step; None for zero.
         trace: The traces before the block.
 
@@ -110,6 +110,6 @@ def contracted(
     for link, e in zip(plan.links, trace, strict=True):
         later, start = asked[link.group.index]
         own, exact = partial[link.group.index], signals.partial[link.group.index]
-        history[link.index] = lin.pull(link, later if own is exact else later + own - exact)
+        history[link.index] = lin.pull(link, later if own is exact else add(later, subtract(own, exact)))
         add_at(signals.weights, link.weight_index, contract(link, e, start))
     return in_step_gradient(plan, lin, signals, history)

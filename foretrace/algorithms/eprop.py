@@ -20,11 +20,12 @@ from foretrace._jax import is_float
 from foretrace.algorithms.d_rtrl import DRTRL, contracted
 from foretrace.algorithms.helpers import FixedRandomFeedback, as_key, key_numbers
 from foretrace.compiler.groups import HiddenGroup
-from foretrace.engine.axons import axon_factor, axon_factor_before
+from foretrace.engine.axons import axon_factor, axon_factor_before, axon_pull
 from foretrace.engine.in_step import add_at
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.rule import Block
+from foretrace.engine.slots import Matrix, Vector, add, scale, subtract, total
 from foretrace.engine.sweep import credit
 from foretrace.engine.traces import Trace, advance, stepped
 
@@ -85,7 +86,7 @@ class EProp(DRTRL):
         key = jax.random.fold_in(as_key(self.random_feedback_key), group.index)
         return FixedRandomFeedback(outputs, units, key, 1 / float(np.sqrt(units))).B
 
-    def carry(self, lin: Linearised, transitions: Sequence[jax.Array], trace: Any) -> Any:
+    def carry(self, lin: Linearised, transitions: Sequence[Matrix], trace: Any) -> Any:
         if not self.kappa_filter_decay:
             return super().carry(lin, transitions, trace)
         factors = {group: axon_factor(lin, lin.plan.axons[group.index]) for group in filtered_groups(lin.plan)}
@@ -101,7 +102,7 @@ class EProp(DRTRL):
         return {"states": states, "filtered": filtered}
 
     def gradients(
-        self, lin: Linearised, transitions: Sequence[jax.Array], block: Block, cotangents: Cotangents, trace: Any
+        self, lin: Linearised, transitions: Sequence[Matrix], block: Block, cotangents: Cotangents, trace: Any
     ) -> list[jax.Array]:
         kappa = self.kappa_filter_decay
         if self.feedback == "symmetric" and not kappa:
@@ -138,27 +139,27 @@ class Asked:
         group: The group.
         axon: `L`, the learning signal on the axon, `(K, *varshape)`.
         past: Whether the step reads the axon of the states from which it starts, so that `L_k` meets `ebar_{k-1}`.
-        partial: What else is asked of the new states, `(K, *varshape, num_state)`.
+        partial: What else is asked of the new states.
         bypass: What else is asked of the previous states; None for nothing.
     """
 
     group: HiddenGroup
     axon: jax.Array
     past: bool
-    partial: jax.Array
-    bypass: jax.Array | None
+    partial: Vector
+    bypass: Vector | None
 
-    def filtered(self, lin: Linearised, kappa: float) -> tuple[jax.Array, jax.Array | None, jax.Array]:
+    def filtered(self, lin: Linearised, kappa: float) -> tuple[Vector, Vector | None, jax.Array]:
         """Signals on new and previous states, and on the filtered trace before the block, that come to the same."""
         axon = lin.plan.axons[self.group.index]
         if self.past and not kappa:
-            more = axon_factor_before(lin, axon) * self.axon[..., None]
-            return self.partial, more if self.bypass is None else self.bypass + more, self.axon[0]
+            more = scale(axon_factor_before(lin, axon), self.axon)
+            return self.partial, more if self.bypass is None else add(self.bypass, more), self.axon[0]
         summed = backward_filter(self.axon, kappa)
         start = summed[0] if self.past else kappa * summed[0]
         if self.past:
             summed = jnp.concatenate([summed[1:], jnp.zeros_like(summed[:1])])
-        return self.partial + axon_factor(lin, axon) * summed[..., None], self.bypass, start
+        return add(self.partial, axon_pull(lin, axon, summed)), self.bypass, start
 
 
 def backward_filter(signal: jax.Array, kappa: float) -> jax.Array:
@@ -174,41 +175,38 @@ def backward_filter(signal: jax.Array, kappa: float) -> jax.Array:
 
 
 def _filtered(
-    link: Link, lin: Linearised, transition: jax.Array, factor: jax.Array, kappa: float, trace: Trace, bar: jax.Array
+    link: Link, lin: Linearised, transition: Matrix, factor: Vector, kappa: float, trace: Trace, bar: jax.Array
 ) -> tuple[Trace, jax.Array]:
     """Takes the trace of the states and the filtered one through a block."""
     if link.places.moves:
         return _filtered_by_steps(link, lin, transition, factor, kappa, trace, bar)
-    powers = kappa ** jnp.arange(lin.count - 1, -1, -1, dtype=factor.dtype)
-    weighted = jnp.einsum("k,k...->k...", powers, factor)
+    powers = kappa ** jnp.arange(lin.count - 1, -1, -1, dtype=factor[0].dtype)
+    weighted = [jnp.einsum("k,k...->k...", powers, part) for part in factor]
     later, start = credit(link.group, transition, weighted, None)
-    entering = link.edges.accumulate(lin.data(link), lin.push_row(link, later + weighted))
+    entering = link.edges.accumulate(lin.data(link), lin.push_row(link, add(later, weighted)))
     total = kappa**lin.count * bar + entering + _on_axon(link, start, trace)
     return advance(link, lin, transition, trace), total.astype(bar.dtype)
 
 
 def _filtered_by_steps(
-    link: Link, lin: Linearised, transition: jax.Array, factor: jax.Array, kappa: float, trace: Trace, bar: jax.Array
+    link: Link, lin: Linearised, transition: Matrix, factor: Vector, kappa: float, trace: Trace, bar: jax.Array
 ) -> tuple[Trace, jax.Array]:
     """The same where positions move from step to step; the filtered trace stays at the position of the axon."""
-    identity = jnp.broadcast_to(jnp.eye(link.group.num_state, dtype=transition.dtype), transition.shape)
 
     def one(carry: Any, step: Any) -> tuple[Any, None]:
         trace, bar = carry
-        matrix, data, entering, psi = jax.tree.map(lambda a: a[None], step)
-        trace = stepped(link, trace, matrix[0], data, entering)
-        return (trace, (kappa * bar + _on_axon(link, psi[0], trace)).astype(bar.dtype)), None
+        matrix, psi, *rest = step
+        data, entering = jax.tree.map(lambda a: a[None], rest)
+        trace = stepped(link, trace, matrix, data, entering)
+        return (trace, (kappa * bar + _on_axon(link, psi, trace)).astype(bar.dtype)), None
 
-    steps = (transition, lin.data(link), lin.push(link, identity), factor)
+    steps = (transition, factor, lin.data(link), lin.push(link, lin.identity(link.group)))
     return jax.lax.scan(one, (trace, bar), steps)[0]
 
 
-def _on_axon(link: Link, factor: jax.Array, trace: Trace) -> jax.Array:
-    """The trace of the states times factors `(*varshape, num_state)`, summed over the slots."""
-    total = jnp.zeros((), factor.dtype)
-    for slot, e in trace.items():
-        total = total + link.edges.spread(link.places.at(factor[..., slot])) * e
-    return total
+def _on_axon(link: Link, factor: Vector, trace: Trace) -> jax.Array:
+    """The trace of the states times factors, summed over the slots."""
+    return total([link.edges.spread(link.places.at(factor[slot])) * e for slot, e in trace.items()])
 
 
 def _reads_past(plan: Plan, group: HiddenGroup) -> bool:
@@ -221,9 +219,9 @@ def _exact(lin: Linearised, group: HiddenGroup, cotangents: Cotangents, signals:
     own = lin.by_axon(axon, cotangents)
     partial, bypass = signals.partial[group.index], signals.bypass[group.index]
     if past:
-        share = axon_factor_before(lin, axon) * own[..., None]
-        return Asked(group, own, past, partial, -share if bypass is None else bypass - share)
-    return Asked(group, own, past, partial - axon_factor(lin, axon) * own[..., None], bypass)
+        share = scale(axon_factor_before(lin, axon), own)
+        return Asked(group, own, past, partial, scale(share, -1.0) if bypass is None else subtract(bypass, share))
+    return Asked(group, own, past, subtract(partial, axon_pull(lin, axon, own)), bypass)
 
 
 def _fed(lin: Linearised, group: HiddenGroup, cotangents: Cotangents, matrix: jax.Array) -> Asked:
@@ -234,7 +232,7 @@ def _fed(lin: Linearised, group: HiddenGroup, cotangents: Cotangents, matrix: ja
     joined = jnp.concatenate([c.reshape(*lead, -1) for c in floating], axis=-1)
     signal = (joined @ matrix.astype(joined.dtype)).reshape(lin.count, *group.varshape)
     places = [program.hidden_outvars.index(var) for var in group.hidden_outvars]
-    by_states = group.concat_hidden([cotangents.hidden[place] for place in places])
+    by_states = group.slots_of([cotangents.hidden[place] for place in places])
     return Asked(group, signal, _reads_past(lin.plan, group), by_states, None)
 
 

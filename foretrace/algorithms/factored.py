@@ -9,7 +9,6 @@ A factor is kept once for all links that share it: `p` for a weight and the oper
 a group.
 """
 
-import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from foretrace.engine.in_step import add_at, remainder_gradient
 from foretrace.engine.linearise import Linearised, Signals
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.rule import Block, Rule
+from foretrace.engine.slots import Matrix, Vector, total
 from foretrace.engine.traces import Trace, zero_trace
 
 
@@ -119,7 +119,7 @@ def _count(shapes: Any) -> int:
 def advance_factors(
     links: Sequence[Link],
     lin: Linearised,
-    transitions: Sequence[jax.Array],
+    transitions: Sequence[Matrix],
     factors: Factors,
     decays: Decays,
     signals: Signals | None,
@@ -129,7 +129,7 @@ def advance_factors(
     Args:
         links: The links.
         lin: The derivatives of the block's steps.
-        transitions: `D` of every group, `(K, *varshape, num_state, num_state)`; not asked for where `a_f` is zero.
+        transitions: `D` of every group at each step; not asked for where `a_f` is zero.
         factors: The factors before the block.
         decays: What is left of them after a step.
         signals: What the losses ask; None where there are none.
@@ -142,7 +142,7 @@ def advance_factors(
     groups = [link.group.index for link in effect.chosen]
     items = (
         [lin.data(link) for link in entered.chosen],
-        [_pushed(lin, link) for link in effect.chosen],
+        [lin.push(link, lin.identity(link.group)) for link in effect.chosen],
         {g: transitions[g] for g in groups} if decays.effect else {},
         {} if signals is None else {g: (signals.partial[g], signals.bypass[g]) for g in groups},
     )
@@ -171,13 +171,6 @@ def advance_factors(
     return gradients, after
 
 
-def _pushed(lin: Linearised, link: Link) -> Trace:
-    """`F` at every step."""
-    count = link.group.num_state
-    shape = (lin.count, *link.group.varshape, count, count)
-    return lin.push(link, jnp.broadcast_to(jnp.eye(count, dtype=link.dtype), shape))
-
-
 def _stepped(links: Sequence[Link], factors: Factors, data: Any, pushed: Any, matrices: Any, decays: Decays) -> Factors:
     entered = jax.tree.map(lambda p, x: (decays.entered * p + x).astype(p.dtype), factors.entered, list(data))
     effect = list(pushed)
@@ -192,19 +185,18 @@ def _stepped(links: Sequence[Link], factors: Factors, data: Any, pushed: Any, ma
 
 
 def _asked(
-    links: Sequence[Link], factors: Factors, signals: Sequence[jax.Array | None], decays: Decays
+    links: Sequence[Link], factors: Factors, signals: Sequence[Vector | None], decays: Decays
 ) -> list[jax.Array | None]:
     """For each `y`, what signals on the states ask of it through `qhat`."""
     scale = _unbiased(decays.effect, factors.steps)
     return [
-        None if signal is None else scale.astype(signal.dtype) * _joined(link, effect, signal)
+        None if signal is None else scale.astype(signal[0].dtype) * _joined(link, effect, signal)
         for link, effect, signal in zip(links, factors.effect, signals, strict=True)
     ]
 
 
-def _joined(link: Link, effect: Trace, signal: jax.Array) -> jax.Array:
-    parts = [jnp.sum(effect[slot] * link.places.at(signal[..., slot]), axis=0) for slot in effect]
-    return functools.reduce(jnp.add, parts)
+def _joined(link: Link, effect: Trace, signal: Vector) -> jax.Array:
+    return total([jnp.sum(effect[slot] * link.places.at(signal[slot]), axis=0) for slot in effect])
 
 
 def _unbiased(decay: float, steps: jax.Array) -> jax.Array:
@@ -234,21 +226,20 @@ def _gradients(
 
 
 def contract_factors(
-    links: Sequence[Link], factors: Factors, decays: Decays, signals: Sequence[jax.Array]
+    links: Sequence[Link], factors: Factors, decays: Decays, signals: Sequence[Vector]
 ) -> list[tuple[int, jax.Array]]:
-    """The gradients by one signal for each group on its present states, `(*varshape, num_state)`, through the past."""
+    """The gradients by one signal for each group on its present states, through the past."""
     chosen = _effect(links).chosen
     asked = _asked(chosen, factors, [signals[link.group.index] for link in chosen], decays)
     sums, asked = jax.tree.map(lambda a: a[None], (factors.entered, asked))
     return _gradients(links, sums, asked)
 
 
-def joined_signals(plan: Plan, signal: Sequence[jax.Array]) -> list[jax.Array]:
-    """One array for each group of one for each state."""
+def signals_of(plan: Plan, signal: Sequence[jax.Array]) -> list[Vector]:
+    """One signal for each group, from one array for each state."""
     invars = plan.program.hidden_invars
     return [
-        group.concat_hidden([signal[invars.index(var)] for var in group.hidden_invars])
-        for group in plan.graph.hidden_groups
+        group.slots_of([signal[invars.index(var)] for var in group.hidden_invars]) for group in plan.graph.hidden_groups
     ]
 
 
@@ -279,6 +270,6 @@ class FactoredRule(Rule):
 
     def credit(self, plan: Plan, params: Sequence[Any], trace: Factors, signal: Sequence[jax.Array]) -> list[jax.Array]:
         gradients = plan.zero_gradients()
-        for place, part in contract_factors(plan.links, trace, self.decays, joined_signals(plan, signal)):
+        for place, part in contract_factors(plan.links, trace, self.decays, signals_of(plan, signal)):
             add_at(gradients, place, part)
         return plan.pull_back(params, gradients)

@@ -12,7 +12,7 @@ from foretrace.algorithms.factored import (
     advance_factors,
     contract_factors,
     factors_size,
-    joined_signals,
+    signals_of,
     trace_size,
     zero_factors,
 )
@@ -21,6 +21,7 @@ from foretrace.engine.in_step import add_at, in_step_gradient
 from foretrace.engine.linearise import Linearised, Signals
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.rule import Block
+from foretrace.engine.slots import Matrix
 from foretrace.engine.sweep import credit
 from foretrace.engine.traces import Trace, advance, contract, zero_trace
 
@@ -77,7 +78,7 @@ class Hybrid(PPProp):
         self, plan: Plan, params: Sequence[Any], trace: HybridTrace, signal: Sequence[jax.Array]
     ) -> list[jax.Array]:
         whole, factored = choose(plan)
-        joined, gradients = joined_signals(plan, signal), plan.zero_gradients()
+        joined, gradients = signals_of(plan, signal), plan.zero_gradients()
         parts = contract_factors(factored, trace.factors, self.decays, joined)
         for link, e in zip(whole, trace.whole, strict=True):
             parts.append((link.weight_index, contract(link, e, joined[link.group.index])))
@@ -94,7 +95,7 @@ def choose(plan: Plan) -> tuple[list[Link], list[Link]]:
 
 
 def _history(
-    plan: Plan, lin: Linearised, transitions: Sequence[jax.Array], signals: Signals, traces: Sequence[Trace]
+    plan: Plan, lin: Linearised, transitions: Sequence[Matrix], signals: Signals, traces: Sequence[Trace]
 ) -> tuple[list[tuple[int, jax.Array]], list[jax.Array | None]]:
     """What the traces before the block are worth, and what is added to the in-step cotangents of each link's `y`."""
     whole, factored = choose(plan)

@@ -30,6 +30,7 @@ from foretrace.engine.evaluate import Step, run_forward
 from foretrace.engine.linearise import Linearised
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.rule import Block
+from foretrace.engine.slots import Matrix, Vector, add, scale
 from foretrace.engine.traces import Trace
 
 
@@ -54,7 +55,7 @@ class OSTLRecurrent(DRTRL):
     ) -> tuple[list[jax.Array] | None, list[Trace]]:
         return super().advance(_widened(plan), params, block, trace)
 
-    def transitions(self, lin: Linearised) -> list[jax.Array]:
+    def transitions(self, lin: Linearised) -> list[Matrix]:
         colors = _whole(lin.plan.graph).colors
         return [
             lin.transition(group) if color is None else _diagonal(lin, group, color)
@@ -152,34 +153,34 @@ def _widened_link(link: Link, group: HiddenGroup) -> Link:
     return dataclasses.replace(link, group=group, places=places, slots=tuple(sorted(slots)))
 
 
-def _diagonal(lin: Linearised, group: HiddenGroup, colors: np.ndarray) -> jax.Array:
+def _diagonal(lin: Linearised, group: HiddenGroup, colors: np.ndarray) -> Matrix:
     """The block diagonal of the Jacobian of a group's new states by its previous ones, at each step."""
     steps, plan = lin.steps, lin.plan
     old = [plan.program.hidden_invars.index(var) for var in group.hidden_invars]
     new = [plan.program.hidden_outvars.index(var) for var in group.hidden_outvars]
 
-    def states(own: Any) -> jax.Array:
-        def one(step: Step, own: Any) -> jax.Array:
+    def states(own: Any) -> list[jax.Array]:
+        def one(step: Step, own: Any) -> list[jax.Array]:
             hidden = list(step.hidden)
             for place, value in zip(old, own, strict=True):
                 hidden[place] = value
             after, *_ = run_forward(plan, lin.weights, Step(hidden, step.other, step.inputs, []))
-            return group.concat_hidden([after[place] for place in new])
+            return group.slots_of([after[place] for place in new])
 
         return jax.vmap(one)(steps, own)
 
     after, pullback = jax.vjp(states, [steps.hidden[place] for place in old])
 
-    def add(total: jax.Array, color: jax.Array) -> tuple[jax.Array, None]:
-        mask = (jnp.asarray(colors) == color).astype(after.dtype).reshape(*group.varshape, 1)
+    zero = jnp.zeros_like(after[0])
+
+    def add_color(total: list[Vector], color: jax.Array) -> tuple[list[Vector], None]:
+        mask = (jnp.asarray(colors) == color).astype(zero.dtype).reshape(group.varshape)
         rows = [
-            _row(group, pullback, jnp.zeros_like(after).at[..., i].set(mask[..., 0])) for i in range(group.num_state)
+            group.slots_of(pullback([zero + mask if i == k else zero for k in range(group.num_state)])[0])
+            for i in range(group.num_state)
         ]
-        return total + jnp.stack(rows, axis=-2) * mask[..., None], None
+        return [add(row, scale(more, mask)) for row, more in zip(total, rows, strict=True)], None
 
-    start = jnp.zeros((*after.shape, group.num_state), after.dtype)
-    return jax.lax.scan(add, start, jnp.arange(int(colors.max(initial=0)) + 1))[0]
-
-
-def _row(group: HiddenGroup, pullback: Any, cotangent: jax.Array) -> jax.Array:
-    return group.concat_hidden(pullback(cotangent)[0])
+    start = [[zero] * group.num_state for _ in range(group.num_state)]
+    found = jax.lax.scan(add_color, start, jnp.arange(int(colors.max(initial=0)) + 1))[0]
+    return [list(row) for row in found]

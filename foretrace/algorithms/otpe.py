@@ -33,7 +33,7 @@ from foretrace.algorithms.factored import (
     advance_factors,
     contract_factors,
     entered_of,
-    joined_signals,
+    signals_of,
     zero_data,
     zero_factors,
 )
@@ -43,6 +43,7 @@ from foretrace.engine.in_step import add_at, in_step_gradient, remainder_gradien
 from foretrace.engine.linearise import Linearised, Signals
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.rule import Block, Rule
+from foretrace.engine.slots import Matrix, add, multiply, subtract
 from foretrace.engine.sweep import credit, products
 from foretrace.engine.traces import Trace, contract, zero_trace
 
@@ -103,7 +104,7 @@ class OTPE(Rule):
 
     def credit(self, plan: Plan, params: Sequence[Any], trace: Any, signal: Sequence[jax.Array]) -> list[jax.Array]:
         """As in `Rule`. The signal is on states, not on axons, so it meets `e` alone."""
-        joined, gradients = joined_signals(plan, signal), plan.zero_gradients()
+        joined, gradients = signals_of(plan, signal), plan.zero_gradients()
         if self.mode == "approx":
             parts = contract_factors(plan.links, trace.now, Decays(self.leak, 0.0), joined)
         else:
@@ -121,8 +122,8 @@ class OTPE(Rule):
         parts, after = _advance_estimates(lin, systems, trace, self, signals is not None)
         beside = None
         if signals is not None:
-            partial = [s.partial[..., : s.count] for s in systems]
-            bypass = [None if s.bypass is None else s.bypass[..., : s.count] for s in systems]
+            partial = [s.partial[: s.count] for s in systems]
+            bypass = [None if s.bypass is None else s.bypass[: s.count] for s in systems]
             beside = dataclasses.replace(signals, partial=partial, bypass=bypass)
         more, now = advance_factors(plan.links, lin, [], trace.now, Decays(self.leak, 0.0), beside)
         if signals is None:
@@ -161,18 +162,18 @@ def _swept(
     history: list[jax.Array | None] = []
     for link, e in zip(links, traces, strict=True):
         system, (later, start) = systems[link.group.index], asked[link.group.index]
-        more = system.entering(later + system.partial) - signals.partial[link.group.index]
+        more = subtract(system.entering(add(later, system.partial)), signals.partial[link.group.index])
         history.append(lin.pull(link, more))
         add_at(signals.weights, link.weight_index, contract(link, e, start))
     return in_step_gradient(plan, lin, signals, history), after
 
 
 def _carried(lin: Linearised, system: System, link: Link, trace: Trace) -> Trace:
-    factors, whole = products(system.transition)
-    return _moved(link, trace, whole, lin.data(link), lin.push(link, factors @ system.entrance))
+    factors, whole = products(system.transition, lin.identity(system.group))
+    return _moved(link, trace, whole, lin.data(link), lin.push(link, multiply(factors, system.entrance)))
 
 
-def _moved(link: Link, trace: Trace, matrix: jax.Array, data: Any, entering: Trace) -> Trace:
+def _moved(link: Link, trace: Trace, matrix: Matrix, data: Any, entering: Trace) -> Trace:
     carried = link.places.carry(trace, matrix, link.edges.spread)
     return {s: (carried[s] + link.edges.accumulate(data, entering[s])).astype(trace[s].dtype) for s in trace}
 
@@ -232,7 +233,7 @@ def _advance_estimates(
     items = (
         [lin.data(link) for link in links],
         [lin.push(link, system.entrance)[system.count] for link, system in zip(links, own, strict=True)],
-        [(s.partial[..., -1], None if s.bypass is None else s.bypass[..., -1]) for s in own] if losses else None,
+        [(s.partial[-1], None if s.bypass is None else s.bypass[-1]) for s in own] if losses else None,
     )
 
     def one(carry: Any, item: Any) -> tuple[Any, Any]:

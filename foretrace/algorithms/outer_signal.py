@@ -21,6 +21,7 @@ from foretrace.engine.axons import axon_pull
 from foretrace.engine.linearise import Cotangents, Linearised
 from foretrace.engine.plan import Plan
 from foretrace.engine.rule import Block
+from foretrace.engine.slots import Matrix
 from foretrace.program.records import path_name
 
 
@@ -47,7 +48,7 @@ class OuterSignal(DRTRL):
         return Cotangents(outputs, hidden)
 
     def gradients(
-        self, lin: Linearised, transitions: Sequence[jax.Array], block: Block, cotangents: Cotangents, trace: Any
+        self, lin: Linearised, transitions: Sequence[Matrix], block: Block, cotangents: Cotangents, trace: Any
     ) -> list[jax.Array]:
         outer = self.outer(block)
         if outer is None:
@@ -60,7 +61,7 @@ class OuterSignal(DRTRL):
         for group in lin.plan.graph.hidden_groups:
             signal = self.on_axon(group, outer)
             if signal is not None:
-                dtype = partial[group.index].dtype
+                dtype = partial[group.index][0].dtype
                 partial[group.index] = axon_pull(lin, lin.plan.axons[group.index], signal.astype(dtype))
                 bypass[group.index] = None
         return contracted(lin, transitions, signals, partial, bypass, trace)

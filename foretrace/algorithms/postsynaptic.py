@@ -20,6 +20,7 @@ from foretrace.engine.axons import axon_factor, axon_factor_before
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.places import Places
 from foretrace.engine.plan import Link, Plan
+from foretrace.engine.slots import Matrix, Vector, add, scale, subtract
 from foretrace.engine.traces import Trace
 
 
@@ -83,15 +84,15 @@ class System:
 
     Attributes:
         count: The number of states at a position, without `R`.
-        factor: `da/ds`, `(K, *varshape, count)`; None for a group that feeds no other.
-        transition: What carries the slots, `(K, *varshape, slots, slots)`.
-        entrance: What takes new states to the slots, `(K, *varshape, slots, count)`.
-        partial: What the losses ask of the slots, `(K, *varshape, slots)`.
+        factor: `da/ds` at each step; None for a group that feeds no other.
+        transition: What carries the slots.
+        entrance: What takes new states to the slots, a row for each slot and a column for each state.
+        partial: What the losses ask of the slots.
         bypass: What they ask of the slots before the step; None for nothing.
     """
 
-    partial: jax.Array
-    bypass: jax.Array | None
+    partial: Vector
+    bypass: Vector | None
 
     def __init__(
         self,
@@ -103,39 +104,38 @@ class System:
     ) -> None:
         original = lin.plan.graph.hidden_groups[group.index]
         self.group, self.count, axon = group, original.num_state, lin.plan.axons[group.index]
-        dtype = jnp.result_type(*(var.aval.dtype for var in group.hidden_outvars))
-        shape = (lin.count, *group.varshape)
-        self.entrance = jnp.broadcast_to(jnp.eye(self.count, dtype=dtype), (*shape, self.count, self.count))
-        self.transition = leak * self.entrance
-        self.factor = None
+        self.entrance = lin.identity(original)
+        self.factor: Vector | None = None
+        carried: Matrix = self.entrance
         if group.num_state > self.count:
             self.factor = axon_factor(lin, axon)
-            self.entrance = jnp.concatenate([self.entrance, self.factor[..., None, :]], axis=-2)
-            last = jnp.zeros((*shape, group.num_state, 1), dtype).at[..., -1, :].set(1)
-            self.transition = leak * jnp.concatenate([self.entrance, last], axis=-1)
+            self.entrance = [*self.entrance, list(self.factor)]
+            last = lin.identity(group)
+            carried = [[*row, unit[-1]] for row, unit in zip(self.entrance, last, strict=True)]
+        self.transition: Matrix = jax.tree.map(lambda entry: leak * entry, carried)
         if signals is not None and cotangents is not None:
             self.partial, self.bypass = signals.partial[group.index], signals.bypass[group.index]
             if self.factor is not None:
                 self._ask(lin, cotangents, self.factor)
 
-    def _ask(self, lin: Linearised, cotangents: Cotangents, factor: jax.Array) -> None:
+    def _ask(self, lin: Linearised, cotangents: Cotangents, factor: Vector) -> None:
         """Moves what the losses ask of the axon through later groups from the states to `R`."""
         axon = lin.plan.axons[self.group.index]
         # With all new states held fixed, what is left is what the losses read of the axon itself.
         everything = dataclasses.replace(axon.group, hidden_outvars=tuple(lin.plan.program.hidden_outvars))
         near = lin.by_axon(dataclasses.replace(axon, group=everything), cotangents)
-        through = (lin.by_axon(axon, cotangents) - near)[..., None]
+        through = lin.by_axon(axon, cotangents) - near
         nothing = jnp.zeros_like(through)
         if axon.from_states == "new":
-            self.partial = jnp.concatenate([self.partial - factor * through, through], axis=-1)
-            self.bypass = None if self.bypass is None else jnp.concatenate([self.bypass, nothing], axis=-1)
+            self.partial = [*subtract(self.partial, scale(factor, through)), through]
+            self.bypass = None if self.bypass is None else [*self.bypass, nothing]
         else:
-            self.partial = jnp.concatenate([self.partial, nothing], axis=-1)
+            self.partial = [*self.partial, nothing]
             if self.bypass is not None:
-                own = self.bypass - axon_factor_before(lin, axon) * through
-                self.bypass = jnp.concatenate([own, through], axis=-1)
+                own = subtract(self.bypass, scale(axon_factor_before(lin, axon), through))
+                self.bypass = [*own, through]
 
-    def entering(self, slots: jax.Array) -> jax.Array:
+    def entering(self, slots: Vector) -> Vector:
         """What is asked of new states, of what is asked of the slots."""
-        states = slots[..., : self.count]
-        return states if self.factor is None else states + self.factor * slots[..., self.count :]
+        states = slots[: self.count]
+        return states if self.factor is None else add(states, scale(self.factor, slots[-1]))

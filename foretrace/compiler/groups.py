@@ -92,29 +92,53 @@ class HiddenGroup:
             An array of shape `(*varshape, num_state, num_state)`: entry `[p, i, j]` is the derivative of new slot `i`
             by old slot `j` of position `p`. In a relabelled group the new value stands at `positions.targets`.
         """
-        _, pullback = jax.vjp(lambda *values: self.transition(values, input_vals), *hidden_vals)
-        rows = [self._row(pullback, slot, hidden_vals) for slot in range(self.num_state)]
+        entries = self.jacobian_entries(hidden_vals, input_vals)
+        zero = jnp.zeros(self.varshape, jnp.result_type(*hidden_vals))
+        rows = [jnp.stack([zero if entry is None else entry for entry in row], axis=-1) for row in entries]
         return jnp.stack(rows, axis=-2)
 
-    def _row(self, pullback: Any, slot: int, hidden_vals: Sequence[Any]) -> jax.Array:
+    def jacobian_entries(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> list[list[jax.Array | None]]:
+        """As `diagonal_jacobian`, an array `(*varshape,)` for each entry; None where new does not depend on old."""
+        _, pullback = jax.vjp(lambda *values: self.transition(values, input_vals), *hidden_vals)
+        rows = [self._row(pullback, slot, hidden_vals) for slot in range(self.num_state)]
+        return [
+            [None if block.is_empty else entry for entry, block in zip(row, blocks, strict=True)]
+            for row, blocks in zip(rows, self.positions.blocks, strict=True)
+        ]
+
+    def _row(self, pullback: Any, slot: int, hidden_vals: Sequence[Any]) -> list[jax.Array]:
         """Derivatives of one slot by all: one cotangent of ones for each colour, read at sources of that colour."""
         dtype = jnp.result_type(*hidden_vals)
-        shape = (*self.varshape, self.num_state)
         if self.positions.kind is not TransitionKind.COLLAPSED:
-            return self._pulled(pullback, jnp.zeros(shape, dtype).at[..., slot].set(1), hidden_vals)
-        row = jnp.zeros(shape, dtype)
+            return self._pulled(pullback, slot, jnp.ones(self.varshape, dtype), hidden_vals)
+        row = [jnp.zeros(self.varshape, dtype)] * self.num_state
         for color in range(self.positions.num_colors):
             mask = jnp.asarray(self.positions.colors == color, dtype).reshape(self.varshape)
-            row += (
-                self._pulled(pullback, jnp.zeros(shape, dtype).at[..., slot].set(mask), hidden_vals) * mask[..., None]
-            )
-        return jnp.where(np.moveaxis(self.positions.targets[slot] >= 0, 0, -1).reshape(shape), row, 0)
+            pulled = self._pulled(pullback, slot, mask, hidden_vals)
+            row = [entry + part * mask for entry, part in zip(row, pulled, strict=True)]
+        staying = [(targets >= 0).reshape(self.varshape) for targets in self.positions.targets[slot]]
+        return [jnp.where(stays, entry, 0) for stays, entry in zip(staying, row, strict=True)]
 
-    def _pulled(self, pullback: Any, cotangent: jax.Array, hidden_vals: Sequence[Any]) -> jax.Array:
-        cotangents = [
-            part.astype(value.dtype) for part, value in zip(self.split_hidden(cotangent), hidden_vals, strict=True)
+    def _pulled(self, pullback: Any, slot: int, values: jax.Array, hidden_vals: Sequence[Any]) -> list[jax.Array]:
+        cotangents = self.states_of([values if k == slot else jnp.zeros_like(values) for k in range(self.num_state)])
+        fitting = [part.astype(value.dtype) for part, value in zip(cotangents, hidden_vals, strict=True)]
+        return self.slots_of(pullback(fitting))
+
+    def slots_of(self, states: Sequence[Any]) -> list[jax.Array]:
+        """The states, one for each of the group, as one array `(..., *varshape)` for each slot, in a common dtype."""
+        dtype = jnp.result_type(*states)
+        parts = [
+            states[slot.state] if slot.index is None else states[slot.state][..., slot.index] for slot in self.slots
         ]
-        return self.concat_hidden(pullback(cotangents))
+        return [part.astype(dtype) for part in parts]
+
+    def states_of(self, slots: Sequence[jax.Array]) -> list[jax.Array]:
+        """The states, put together from one array for each slot."""
+        states = []
+        for k in range(len(self.hidden_paths)):
+            own = [values for slot, values in zip(self.slots, slots, strict=True) if slot.state == k]
+            states.append(jnp.stack(own, axis=-1) if self._is_packed(k) else own[0])
+        return states
 
     def concat_hidden(self, splitted_hid_vals: Sequence[Any]) -> jax.Array:
         """Joins the states into one array of shape `(*varshape, num_state)`."""

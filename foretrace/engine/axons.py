@@ -23,6 +23,7 @@ from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, eval_jaxpr, is_f
 from foretrace.compiler.blocks import Block
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.patterns import Patterns, analyse
+from foretrace.engine.slots import Vector, scale
 
 if TYPE_CHECKING:
     from foretrace.engine.linearise import Linearised
@@ -59,15 +60,17 @@ class Axon:
         """The values that its derivative is taken at."""
         return (*self.states, *self.jaxpr.constvars)
 
-    def derivative(self, states: Sequence[Any], constants: Sequence[Any]) -> jax.Array:
-        """The derivative of the axon by each state of its position, `(*varshape, num_state)`."""
+    def derivative(self, states: Sequence[Any], constants: Sequence[Any]) -> Vector:
+        """The derivative of the axon by each state of its position, an array `(*varshape,)` for each slot."""
         value, pullback = jax.vjp(lambda *given: eval_jaxpr(self.jaxpr, constants, *given)[0], *states)
         whole = value.shape == self.group.varshape
         # Only a packed state whose entries cannot be told apart stands for an axon as a whole: its last entry counts.
         ones = jnp.ones_like(value) if whole else jnp.zeros_like(value).at[..., -1].set(1)
-        parts = pullback(ones)
-        packed = [p if p.ndim > len(self.group.varshape) else p[..., None] for p in parts]
-        return jnp.concatenate(packed, axis=-1)
+        found: list[jax.Array] = []
+        for part in pullback(ones):
+            found += list(jnp.moveaxis(part, -1, 0)) if part.ndim > len(self.group.varshape) else [part]
+        dtype = jnp.result_type(*found)
+        return [part.astype(dtype) for part in found]
 
 
 def find_axon(plan: "Plan", group: HiddenGroup) -> Axon:
@@ -98,7 +101,7 @@ def find_axon(plan: "Plan", group: HiddenGroup) -> Axon:
     return Axon(group, entries[-1], group.slicing.cut(entries, entries[-1:]), "new", entries, reason)
 
 
-def axon_factor(lin: "Linearised", axon: Axon) -> jax.Array:
+def axon_factor(lin: "Linearised", axon: Axon) -> Vector:
     """The derivative of the axon by each state of its position, at each step's new states.
 
     Args:
@@ -106,20 +109,20 @@ def axon_factor(lin: "Linearised", axon: Axon) -> jax.Array:
         axon: The axon of one of its groups.
 
     Returns:
-        An array `(K, *varshape, num_state)`.
+        An array `(K, *varshape)` for each slot.
     """
     count = len(axon.states)
     return lin.over_steps(lambda values: axon.derivative(values[:count], values[count:]), axon.needed_vars)
 
 
-def axon_factor_before(lin: "Linearised", axon: Axon) -> jax.Array:
+def axon_factor_before(lin: "Linearised", axon: Axon) -> Vector:
     """As `axon_factor`, at the states from which each step starts; for an axon that is computed of previous states."""
     places = [lin.plan.program.hidden_invars.index(var) for var in axon.group.hidden_invars]
     hidden = [lin.steps.hidden[place] for place in places]
     return lin.over_steps(lambda constants, *states: axon.derivative(states, constants), axon.jaxpr.constvars, *hidden)
 
 
-def axon_pull(lin: "Linearised", axon: Axon, signal: jax.Array) -> jax.Array:
+def axon_pull(lin: "Linearised", axon: Axon, signal: jax.Array) -> Vector:
     """What a signal on the axon is worth to the group's new states.
 
     Args:
@@ -128,9 +131,9 @@ def axon_pull(lin: "Linearised", axon: Axon, signal: jax.Array) -> jax.Array:
         signal: `(K, *varshape)`.
 
     Returns:
-        `(da/ds)^T signal`, `(K, *varshape, num_state)`.
+        `(da/ds)^T signal`, an array `(K, *varshape)` for each slot.
     """
-    return axon_factor(lin, axon) * signal[..., None]
+    return scale(axon_factor(lin, axon), signal)
 
 
 class _Finder:

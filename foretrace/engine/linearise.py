@@ -19,6 +19,7 @@ from foretrace.engine.axons import Axon
 from foretrace.engine.edges.base import operator_of
 from foretrace.engine.evaluate import Step, fixed_values, run_perturbed, zero_shifts
 from foretrace.engine.plan import Link, Plan
+from foretrace.engine.slots import Matrix, Vector, identity, scale
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,14 @@ class Signals:
     """What the losses of a block ask of its steps.
 
     Attributes:
-        partial: For each group `l`: losses by its new states, each a variable of its own, `(K, *varshape, num_state)`.
+        partial: For each group `l`: losses by its new states, each a variable of its own, by slot.
         bypass: For each group `b`: losses by its previous states, the new ones held fixed; None where it is zero.
         y: In-step cotangents of the output of each linear operator.
         weights: In-step gradients of the weights by all other uses, summed over the steps.
     """
 
-    partial: list[jax.Array]
-    bypass: list[jax.Array | None]
+    partial: list[Vector]
+    bypass: list[Vector | None]
     y: list[jax.Array]
     weights: list[jax.Array]
 
@@ -86,15 +87,20 @@ class Linearised:
         """The hidden states after each step."""
         return self.over_steps(list, self.plan.program.hidden_outvars)
 
-    def transition(self, group: HiddenGroup) -> jax.Array:
-        """`D` of a group: `(K, *varshape, num_state, num_state)`."""
+    def transition(self, group: HiddenGroup) -> Matrix:
+        """`D` of a group, an array `(K, *varshape)` for each entry."""
         places = [self.plan.program.hidden_invars.index(var) for var in group.hidden_invars]
         hidden = [self.steps.hidden[place] for place in places]
 
-        def jacobian(constants: Any, *values: Any) -> jax.Array:
-            return group.diagonal_jacobian(values, constants)
+        def jacobian(constants: Any, *values: Any) -> Matrix:
+            return group.jacobian_entries(values, constants)
 
         return self.over_steps(jacobian, group.transition_jaxpr_constvars, *hidden)
+
+    def identity(self, group: HiddenGroup) -> Matrix:
+        """The identity at each step and position of a group."""
+        dtype = jnp.result_type(*(var.aval.dtype for var in group.hidden_outvars))
+        return identity(group.num_state, (self.count, *group.varshape), dtype)
 
     def data(self, link: Link) -> Any:
         """What the operator of a link multiplies."""
@@ -102,28 +108,28 @@ class Linearised:
         operands = link.relation.occurrence.eqn.invars if linear else []
         return self.over_steps(link.edges.data, operands)
 
-    def pull(self, link: Link, cotangents: jax.Array) -> jax.Array:
-        """Cotangents of a group's new states, `(K, *varshape, num_state)`, along direct paths to `y`."""
-        return self._pulled(link, lambda pullback, c: pullback(link.group.split_hidden(c)), cotangents)
+    def pull(self, link: Link, cotangents: Vector) -> jax.Array:
+        """Cotangents of a group's new states, by slot, along direct paths to `y`."""
+        return self._pulled(link, lambda pullback, c: pullback(link.group.states_of(c)), cotangents)
 
-    def push(self, link: Link, factors: jax.Array) -> dict[int, jax.Array]:
-        """`F`, multiplied from the left by factors `(K, *varshape, num_state, num_state)`.
+    def push(self, link: Link, factors: Matrix) -> dict[int, jax.Array]:
+        """`F`, multiplied from the left by factors at each step.
 
         Returns:
             For each slot that the link keeps, `(K, places, *y_shape)`.
         """
 
-        def rows(pullback: Any, factor: jax.Array) -> list[jax.Array]:
-            return [_entered(link, pullback, factor[..., slot, :]) for slot in link.slots]
+        def rows(pullback: Any, factor: Matrix) -> list[jax.Array]:
+            return [_entered(link, pullback, factor[slot]) for slot in link.slots]
 
         return dict(zip(link.slots, self._pulled(link, rows, factors), strict=True))
 
-    def push_row(self, link: Link, row: jax.Array) -> jax.Array:
-        """`F`, multiplied from the left by one row `(K, *varshape, num_state)`: `(K, places, *y_shape)`."""
+    def push_row(self, link: Link, row: Vector) -> jax.Array:
+        """`F`, multiplied from the left by one row at each step: `(K, places, *y_shape)`."""
         return self._pulled(link, lambda pullback, factor: _entered(link, pullback, factor), row)
 
-    def _pulled(self, link: Link, use: Callable[..., Any], stacked: jax.Array) -> Any:
-        def at(values: Any, given: jax.Array) -> Any:
+    def _pulled(self, link: Link, use: Callable[..., Any], stacked: Any) -> Any:
+        def at(values: Any, given: Any) -> Any:
             *constants, y = values
 
             def states(value: Any) -> list[Any]:
@@ -142,8 +148,8 @@ class Linearised:
         """What the losses ask, given their derivatives by outputs and new states."""
         plan = self.plan
         lam, y, weights = self._in_step(cotangents)
-        partial = [group.concat_hidden([lam[k] for k in _places(plan, group)]) for group in plan.graph.hidden_groups]
-        bypass: list[jax.Array | None] = [None] * len(partial)
+        partial = [group.slots_of([lam[k] for k in _places(plan, group)]) for group in plan.graph.hidden_groups]
+        bypass: list[Vector | None] = [None] * len(partial)
         for group in plan.apart:
             partial[group.index], past = self._apart(group, cotangents)
             bypass[group.index] = past if group.index in plan.bypassed else None
@@ -166,7 +172,7 @@ class Linearised:
         weights, y, lam = pullback(_fitting(outputs, cotangents))
         return lam, y, weights
 
-    def _apart(self, group: HiddenGroup, cotangents: Cotangents) -> tuple[jax.Array, jax.Array]:
+    def _apart(self, group: HiddenGroup, cotangents: Cotangents) -> tuple[Vector, Vector]:
         plan, places = self.plan, _places(self.plan, group)
         reads_past = group.index in plan.bypassed
         ys = zero_shifts(plan.saved_vars)
@@ -185,7 +191,7 @@ class Linearised:
         previous = [self.steps.hidden[k] for k in places]
         (outputs, _), pullback = jax.vjp(run, own_shifts, previous)
         new, old = pullback(_fitting(outputs, cotangents))
-        return group.concat_hidden(new), group.concat_hidden(old)
+        return group.slots_of(new), group.slots_of(old)
 
     def by_axon(self, axon: Axon, cotangents: Cotangents) -> jax.Array:
         """The derivative of each step's loss by an axon, the new states of its group held fixed: `(K, *varshape)`."""
@@ -218,10 +224,12 @@ class Linearised:
         return pullback(cotangents)[0]
 
 
-def _entered(link: Link, pullback: Callable[..., Any], row: jax.Array) -> jax.Array:
+def _entered(link: Link, pullback: Callable[..., Any], row: Sequence[jax.Array | None]) -> jax.Array:
     """One row of factors pulled to `y`, at the places where `y` enters."""
-    masks = link.places.color_masks(row.dtype)
-    return link.places.enter([pullback(link.group.split_hidden(row * mask[..., None])) for mask in masks])
+    known = next(entry for entry in row if entry is not None)
+    whole = [jnp.zeros_like(known) if entry is None else entry for entry in row]
+    masks = link.places.color_masks(known.dtype)
+    return link.places.enter([pullback(link.group.states_of(scale(whole, mask))) for mask in masks])
 
 
 def _places(plan: Plan, group: HiddenGroup) -> list[int]:

@@ -18,6 +18,7 @@ from foretrace._jax import Var
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.positions import TransitionKind
 from foretrace.compiler.relations import Reach
+from foretrace.engine.slots import Matrix, total
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,13 +84,13 @@ class Places:
         return jnp.pad(stacked, [(0, missing if k == axis else 0) for k in range(stacked.ndim)])
 
     def carry(
-        self, traces: dict[int, jax.Array], transition: jax.Array, spread: Callable[[Any], Any]
+        self, traces: dict[int, jax.Array], transition: Matrix, spread: Callable[[Any], Any]
     ) -> dict[int, jax.Array]:
         """Takes traces through one transition.
 
         Args:
             traces: For each slot, an array whose first axis counts places.
-            transition: `D` of shape `(*varshape, num_state, num_state)`.
+            transition: `D` of one step, or the product of several.
             spread: Lays values `(width, *y_shape)` out as the traces are.
 
         Returns:
@@ -97,21 +98,13 @@ class Places:
         """
         carried = {}
         for i in traces:
-            parts = [self._moved(traces[j], transition, i, j, spread) for j in traces if self.connected(i, j)]
-            carried[i] = functools.reduce(jnp.add, parts) if parts else jnp.zeros_like(traces[i])
+            entries = {j: entry for j in traces if (entry := transition[i][j]) is not None}
+            parts = [self._moved(traces[j], entry, i, j, spread) for j, entry in entries.items()]
+            carried[i] = total(parts) if parts else jnp.zeros_like(traces[i])
         return carried
 
-    def connected(self, new: int, old: int) -> bool:
-        """Whether a slot can depend on another after one or more steps."""
-        return bool(_closure(self.group)[new, old]) if not self.moves else not self._empty(new, old)
-
-    def _empty(self, new: int, old: int) -> bool:
-        return self.group.positions.blocks[new][old].is_empty
-
-    def _moved(
-        self, trace: jax.Array, transition: jax.Array, i: int, j: int, spread: Callable[[Any], Any]
-    ) -> jax.Array:
-        product = spread(self.at(transition[..., i, j])) * trace
+    def _moved(self, trace: jax.Array, entry: jax.Array, i: int, j: int, spread: Callable[[Any], Any]) -> jax.Array:
+        product = spread(self.at(entry)) * trace
         if not self.moves:
             return product
         moved = []
@@ -119,7 +112,7 @@ class Places:
             table = spread(source.reshape(self.width, *self.y_shape))
             index = jnp.broadcast_to(jnp.maximum(table, 0), product.shape)
             moved.append(jnp.where(table >= 0, jnp.take_along_axis(product, index, axis=0), 0))
-        return functools.reduce(jnp.add, moved)
+        return total(moved)
 
     def _sources(self, i: int, j: int) -> list[np.ndarray]:
         """The places whose content moves to each place, one table `(width, u)` for each that shares a target."""
@@ -162,12 +155,3 @@ def _orbits(group: HiddenGroup, reach: Reach) -> np.ndarray:
     for element, found in enumerate(orbits):
         table[: len(found), element] = found
     return table
-
-
-def _closure(group: HiddenGroup) -> np.ndarray:
-    """Which slot depends on which, itself always, after any number of steps."""
-    count = group.num_state
-    direct = np.array([[not block.is_empty for block in row] for row in group.positions.blocks]) | np.eye(
-        count, dtype=bool
-    )
-    return np.linalg.matrix_power(direct.astype(int), max(count - 1, 1)) > 0

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from foretrace.engine.linearise import Linearised
 from foretrace.engine.plan import Link
+from foretrace.engine.slots import Matrix, Vector, total
 from foretrace.engine.sweep import products
 
 Trace = dict[int, jax.Array]
@@ -24,9 +25,10 @@ def zero_trace(link: Link, dtype: Any = None) -> Trace:
     return {slot: jnp.zeros(link.trace_shape, dtype or link.dtype) for slot in link.slots}
 
 
-def advance_all(lin: Linearised, transitions: Sequence[jax.Array], traces: Sequence[Trace]) -> list[Trace]:
+def advance_all(lin: Linearised, transitions: Sequence[Matrix], traces: Sequence[Trace]) -> list[Trace]:
     """Takes the traces of all links through a block, given `D` of every group."""
-    spans = [products(transition) for transition in transitions]
+    units = [lin.identity(group) for group in lin.plan.graph.hidden_groups]
+    spans = [products(transition, unit) for transition, unit in zip(transitions, units, strict=True)]
     return [
         advance(link, lin, transitions[link.group.index], trace, spans[link.group.index])
         for link, trace in zip(lin.plan.links, traces, strict=True)
@@ -34,14 +36,14 @@ def advance_all(lin: Linearised, transitions: Sequence[jax.Array], traces: Seque
 
 
 def advance(
-    link: Link, lin: Linearised, transition: jax.Array, trace: Trace, span: tuple[jax.Array, jax.Array] | None = None
+    link: Link, lin: Linearised, transition: Matrix, trace: Trace, span: tuple[Matrix, Matrix] | None = None
 ) -> Trace:
     """Takes a trace through a block.
 
     Args:
         link: The link.
         lin: The derivatives of the block's steps.
-        transition: `D` of the link's group, `(K, *varshape, num_state, num_state)`.
+        transition: `D` of the link's group at each step.
         trace: The trace before the block.
         span: The products of `D` to the block's end, where they are known (`sweep.products`).
 
@@ -50,18 +52,19 @@ def advance(
     """
     data = lin.data(link)
     if not link.places.moves:
-        factors, whole = products(transition) if span is None else span
+        factors, whole = products(transition, lin.identity(link.group)) if span is None else span
         return stepped(link, trace, whole, data, lin.push(link, factors))
-    entering = lin.push(link, jnp.broadcast_to(jnp.eye(link.group.num_state, dtype=transition.dtype), transition.shape))
+    entering = lin.push(link, lin.identity(link.group))
 
     def one(trace: Trace, step: Any) -> tuple[Trace, None]:
-        matrix, data, values = jax.tree.map(lambda a: a[None], step)
-        return stepped(link, trace, matrix[0], data, values), None
+        matrix, *rest = step
+        data, values = jax.tree.map(lambda a: a[None], rest)
+        return stepped(link, trace, matrix, data, values), None
 
     return jax.lax.scan(one, trace, (transition, data, entering))[0]
 
 
-def stepped(link: Link, trace: Trace, matrix: jax.Array, data: Any, entering: Trace) -> Trace:
+def stepped(link: Link, trace: Trace, matrix: Matrix, data: Any, entering: Trace) -> Trace:
     """A trace carried by one matrix at each position, with what enters added."""
     carried = link.places.carry(trace, matrix, link.edges.spread)
     return {
@@ -69,21 +72,18 @@ def stepped(link: Link, trace: Trace, matrix: jax.Array, data: Any, entering: Tr
     }
 
 
-def contract(link: Link, trace: Trace, signal: jax.Array) -> jax.Array:
-    """The gradient of the link's weight by a signal on the states, `(*varshape, num_state)`."""
-    parts: Sequence[jax.Array] = [link.edges.contract(trace[slot], link.places.at(signal[..., slot])) for slot in trace]
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+def contract(link: Link, trace: Trace, signal: Vector) -> jax.Array:
+    """The gradient of the link's weight by a signal on the states."""
+    return total([link.edges.contract(trace[slot], link.places.at(signal[slot])) for slot in trace])
 
 
-def after(values: jax.Array, others: Sequence[jax.Array]) -> jax.Array:
-    """The same values, but not before some others are known.
+def after(values: Any, others: Sequence[jax.Array]) -> Any:
+    """The same values, any tree of arrays, but not before some others are known.
 
     Whoever reads a trace and then changes it passes what was read here, and changes the trace by the result: XLA then
     knows that the old trace is free, and writes the new one over it. Otherwise it copies the trace first, which takes
     as long as all the rest of a step. Nothing is above infinity, so what is added is zero; a NaN changes nothing.
     """
     largest = functools.reduce(jnp.maximum, [jnp.max(jnp.real(other), initial=0) for other in others], jnp.zeros(()))
-    return values + jnp.where(largest > jnp.inf, 1, 0).astype(values.dtype)
+    nothing = jnp.where(largest > jnp.inf, 1, 0)
+    return jax.tree.map(lambda array: array + nothing.astype(array.dtype), values)

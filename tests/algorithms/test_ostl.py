@@ -47,7 +47,10 @@ def test_carries_by_the_diagonal_of_the_whole_step(name: str) -> None:
     steps = run_steps(plan, params, States(hidden, other), [jnp.stack([x]) for x in inputs[0]])[1]
     found = jax.jit(lambda: OSTLRecurrent().transitions(Linearised(plan, plan.weights(params), steps)))()
     for group, carrying in zip(graph.hidden_groups, found, strict=True):
-        np.testing.assert_allclose(carrying[0], _diagonal(graph, group, params, hidden, other, inputs[0]), atol=1e-12)
+        rows = [jnp.stack([entry[0] for entry in row], axis=-1) for row in carrying]
+        np.testing.assert_allclose(
+            jnp.stack(rows, axis=-2), _diagonal(graph, group, params, hidden, other, inputs[0]), atol=1e-12
+        )
 
 
 def _diagonal(graph: Any, group: Any, params: Any, hidden: Any, other: Any, x: Any) -> np.ndarray:
