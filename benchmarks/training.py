@@ -34,21 +34,61 @@ class Run:
         goal: What the publication asks for, in words.
         measure: The metric of the goal.
         arguments: Of `foretrace train`, after the task.
+        short: Further arguments, which make it a matter of seconds with a goal of its own; the tests run that. None for
+            a run that stands beside another one of the same task.
     """
 
     task: str
     goal: str
     measure: str
     arguments: str
+    short: str | None = None
 
 
+_LRU = "--cell LRU --layers 2 --validate-every 100"
+_GRU = "--cell GRU --validate-every 100"
 RECORDED = {
-    "evidence": Run("evidence", "error below 0.07", "error", "--rule D_RTRL --stop --validate-every 10"),
-    "pattern": Run("pattern", "normalised error below 0.05", "nmse", "--rule D_RTRL --stop --validate-every 100"),
-    "store-recall": Run("store-recall", "error below 0.05", "error", "--rule D_RTRL --stop --validate-every 10"),
-    "dms": Run("dms", "accuracy above 0.95", "accuracy", "--rule pp_prop --stop --validate-every 20"),
-    "mnist": Run("mnist", "within 2 points of BPTT", "accuracy", "--rule D_RTRL --validate-every 100"),
-    "mnist-bptt": Run("mnist", "the measure for D_RTRL", "accuracy", "--rule BPTT --validate-every 100"),
+    "evidence": Run(
+        "evidence",
+        "error below 0.07",
+        "error",
+        "--rule D_RTRL --stop --validate-every 10",
+        "--set n_cues=1 --set delay=50 --set n_test=64 --hidden 30 --batch 32 --lr 1e-2 --iterations 60 "
+        "--stop 'error<0.1'",
+    ),
+    "pattern": Run(
+        "pattern",
+        "normalised error below 0.05",
+        "nmse",
+        "--rule D_RTRL --stop --validate-every 100",
+        "--set duration=300 --hidden 50 --iterations 500 --stop 'nmse<0.2'",
+    ),
+    "store-recall": Run(
+        "store-recall",
+        "error below 0.05",
+        "error",
+        "--rule D_RTRL --stop --validate-every 10",
+        "--set dt=5 --set n_symbols=5 --set expected_delay=2 --set n_test=64 --batch 32 --iterations 120 "
+        "--stop 'error<0.2'",
+    ),
+    "dms": Run(
+        "dms",
+        "accuracy above 0.95",
+        "accuracy",
+        "--rule pp_prop --stop --validate-every 10",
+        "--set dt=5 --set n_directions=2 --set n_test=64 --hidden 50 --batch 32 --lr 3e-3 --iterations 60 "
+        "--stop 'accuracy>0.9'",
+    ),
+    "mnist": Run(
+        "mnist",
+        "within 2 points of BPTT",
+        "accuracy",
+        f"--rule D_RTRL {_LRU}",
+        "--layers 1 --hidden 64 --lr 1e-2 --iterations 60 --validate-every 20 --stop 'accuracy>0.6'",
+    ),
+    "mnist-bptt": Run("mnist", "the measure for D_RTRL", "accuracy", f"--rule BPTT {_LRU}"),
+    "mnist-gru": Run("mnist", "within 2 points of BPTT", "accuracy", f"--rule D_RTRL {_GRU}"),
+    "mnist-gru-bptt": Run("mnist", "the measure for D_RTRL", "accuracy", f"--rule BPTT {_GRU}"),
 }
 
 
@@ -56,6 +96,11 @@ def command(name: str) -> list[str]:
     """The command of a run, as a user would type it."""
     run = RECORDED[name]
     return ["foretrace", "train", run.task, *shlex.split(run.arguments)]
+
+
+def shortened(name: str) -> list[str]:
+    """The arguments of the command's short form, in which later ones count."""
+    return [*command(name)[1:], *shlex.split(RECORDED[name].short or ""), "--no-folder", "--quiet"]
 
 
 def train(name: str) -> None:
@@ -81,6 +126,7 @@ def row(name: str, found: dict[str, Any]) -> list[str]:
     reached = "yes" if found["stopped_because"] == "goal" else f"no ({found['stopped_because']})"
     return [
         run.task,
+        found["network"]["cell"],
         found["rule"]["name"],
         run.goal,
         f"{run.measure} {found['validation'][run.measure]:.4g}",
@@ -92,7 +138,7 @@ def row(name: str, found: dict[str, Any]) -> list[str]:
 
 def table(ended: dict[str, dict[str, Any]]) -> str:
     """All runs that have ended."""
-    header = ["task", "rule", "goal", "reached", "goal reached", "iterations", "seconds"]
+    header = ["task", "cell", "rule", "goal", "reached", "goal reached", "iterations", "seconds"]
     return tables.markdown(header, [row(name, found) for name, found in ended.items()])
 
 
@@ -101,7 +147,7 @@ def section(task: str, ended: dict[str, dict[str, Any]]) -> str:
     own = {name: found for name, found in ended.items() if RECORDED[name].task == task}
     curve = tables.RESULTS / f"training_{task}.svg"
     measure = RECORDED[next(iter(own))].measure
-    runs = {found["rule"]["name"]: RUNS / name for name, found in own.items()}
+    runs = {f"{found['network']['cell']}, {found['rule']['name']}": RUNS / name for name, found in own.items()}
     longest = max(found["iterations"] for found in own.values())
     learning_curves(runs, ["loss", measure], smooth=longest // 30 if longest > 200 else None, path=curve)
     commands = "\n".join(shlex.join(command(name)) for name in own)

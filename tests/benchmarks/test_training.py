@@ -1,4 +1,4 @@
-"""The page of recorded runs is made of what their folders hold; nothing is trained here."""
+"""The page of recorded runs is made of what their folders hold; each of the commands reaches a goal in a short form."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,12 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         records = [{"iteration": k, "loss": 1 / k, "error": 0.5 / k} for k in range(1, 5)]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
         facts = dict(
-            rule={"name": "D_RTRL"}, training={"seed": 0}, iterations=4, seconds=1.5, validation={"error": error}
+            rule={"name": "D_RTRL"},
+            network={"cell": "ALIF"},
+            training={"seed": 0},
+            iterations=4,
+            seconds=1.5,
+            validation={"error": error},
         )
         (folder / "result.json").write_text(json.dumps({**facts, "stopped_because": stopped}))
     (tmp_path / "pattern").mkdir()
@@ -30,8 +35,8 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_page_lists_the_runs_that_have_ended(recorded: Path) -> None:
     ended = {name: found for name in training.RECORDED if (found := training.outcome(name)) is not None}
     page = training.page(ended)
-    assert "| evidence | D_RTRL | error below 0.07 | error 0.06 | yes | 4 | 2 |" in page
-    assert "| store-recall | D_RTRL | error below 0.05 | error 0.2 | no (iterations) | 4 | 2 |" in page
+    assert "| evidence | ALIF | D_RTRL | error below 0.07 | error 0.06 | yes | 4 | 2 |" in page
+    assert "| store-recall | ALIF | D_RTRL | error below 0.05 | error 0.2 | no (iterations) | 4 | 2 |" in page
     assert "pattern" not in page
     assert "foretrace train evidence --rule D_RTRL --stop" in page
     assert {path.name for path in recorded.glob("*.svg")} == {"training_evidence.svg", "training_store-recall.svg"}
@@ -51,3 +56,10 @@ def test_the_commands_can_be_run(name: str) -> None:
 
     options = make_parser().parse_args(training.command(name)[1:])
     assert options.task == training.RECORDED[name].task
+
+
+@pytest.mark.parametrize("name", [name for name, run in training.RECORDED.items() if run.short])
+def test_a_shortened_run_reaches_its_goal(name: str) -> None:
+    from foretrace.cli import main
+
+    assert main(training.shortened(name)) == 0
