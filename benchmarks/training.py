@@ -36,6 +36,7 @@ class Run:
         arguments: Of `foretrace train`, after the task.
         short: Further arguments, which make it a matter of seconds with a goal of its own; the tests run that. None for
             a run that stands beside another one of the same task.
+        beside: The run of BPTT that it is held against, for a goal that says how far from it.
     """
 
     task: str
@@ -43,8 +44,10 @@ class Run:
     measure: str
     arguments: str
     short: str | None = None
+    beside: str | None = None
 
 
+POINTS = 2.0  # from BPTT, of a hundred
 _LRU = "--cell LRU --layers 2 --validate-every 100"
 _GRU = "--cell GRU --validate-every 100"
 RECORDED = {
@@ -85,9 +88,10 @@ RECORDED = {
         "accuracy",
         f"--rule D_RTRL {_LRU}",
         "--layers 1 --hidden 64 --lr 1e-2 --iterations 60 --validate-every 20 --stop 'accuracy>0.6'",
+        "mnist-bptt",
     ),
     "mnist-bptt": Run("mnist", "the measure for D_RTRL", "accuracy", f"--rule BPTT {_LRU}"),
-    "mnist-gru": Run("mnist", "within 2 points of BPTT", "accuracy", f"--rule D_RTRL {_GRU}"),
+    "mnist-gru": Run("mnist", "within 2 points of BPTT", "accuracy", f"--rule D_RTRL {_GRU}", beside="mnist-gru-bptt"),
     "mnist-gru-bptt": Run("mnist", "the measure for D_RTRL", "accuracy", f"--rule BPTT {_GRU}"),
 }
 
@@ -120,17 +124,29 @@ def outcome(name: str) -> dict[str, Any] | None:
     return json.loads(file.read_text()) if file.exists() else None
 
 
-def row(name: str, found: dict[str, Any]) -> list[str]:
+def reached(name: str, ended: dict[str, dict[str, Any]]) -> str:
+    """Whether a run reached its goal; a dash for one that has none."""
+    run, found = RECORDED[name], ended[name]
+    if run.beside is not None:
+        if run.beside not in ended:
+            return f"{run.beside} has not ended"
+        gap = 100 * (ended[run.beside]["validation"][run.measure] - found["validation"][run.measure])
+        return f"{'yes' if gap <= POINTS else '**no**'} ({gap:.1f} points)"
+    if "--stop" not in run.arguments:
+        return "-"
+    return "yes" if found["stopped_because"] == "goal" else f"**no** ({found['stopped_because']})"
+
+
+def row(name: str, ended: dict[str, dict[str, Any]]) -> list[str]:
     """A line of the table."""
-    run = RECORDED[name]
-    reached = "yes" if found["stopped_because"] == "goal" else f"no ({found['stopped_because']})"
+    run, found = RECORDED[name], ended[name]
     return [
         run.task,
         found["network"]["cell"],
         found["rule"]["name"],
         run.goal,
         f"{run.measure} {found['validation'][run.measure]:.4g}",
-        reached if "--stop" in run.arguments else "-",
+        reached(name, ended),
         f"{found['iterations']:,}",
         f"{found['seconds']:.0f}",
     ]
@@ -138,8 +154,8 @@ def row(name: str, found: dict[str, Any]) -> list[str]:
 
 def table(ended: dict[str, dict[str, Any]]) -> str:
     """All runs that have ended."""
-    header = ["task", "cell", "rule", "goal", "reached", "goal reached", "iterations", "seconds"]
-    return tables.markdown(header, [row(name, found) for name, found in ended.items()])
+    header = ["task", "cell", "rule", "goal", "at the end", "goal reached", "iterations", "seconds"]
+    return tables.markdown(header, [row(name, ended) for name in ended])
 
 
 def section(task: str, ended: dict[str, dict[str, Any]]) -> str:

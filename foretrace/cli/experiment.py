@@ -39,7 +39,7 @@ class Defaults:
 # Without a pull the neurons of store-recall end at 90 Hz, and the error does not settle.
 _CALM = {"rate_target": 20.0, "rate_cost": 5.0, "clip": 1.0}
 _GATED = {"optimizer": "adam", "learning_rate": 3e-3, "clip": 1.0}
-_FALLING = {"decay": 0.3, "decay_every": 200}
+_FALLING = {"decay": 0.5, "decay_every": 250}
 OURS: dict[str, Defaults] = {
     "evidence": Defaults({}, {"iterations": 500}, {"decay_or_rank": 0.99}),
     "pattern": Defaults({}, {"iterations": 2000}, {"decay_or_rank": 0.97}),
@@ -49,7 +49,7 @@ OURS: dict[str, Defaults] = {
     "adding": Defaults({}, {"iterations": 2000}),
     "randman": Defaults({"threshold": 0.5}, {"iterations": 300}),  # at 1 the deeper layers are silent
     "digits": Defaults({"cell": "GRU", "n_hidden": 64}, {**_GATED, "batch_size": 64, "iterations": 500}),
-    "mnist": Defaults({"cell": "GRU", "n_hidden": 128}, {**_GATED, **_FALLING, "batch_size": 100, "iterations": 800}),
+    "mnist": Defaults({"cell": "GRU", "n_hidden": 128}, {**_GATED, **_FALLING, "batch_size": 100, "iterations": 1000}),
     "vowels": Defaults({"cell": "GRU", "n_hidden": 64}, {**_GATED, "batch_size": 30, "iterations": 300}),
 }
 

@@ -36,10 +36,16 @@ def test_the_page_lists_the_runs_that_have_ended(recorded: Path) -> None:
     ended = {name: found for name in training.RECORDED if (found := training.outcome(name)) is not None}
     page = training.page(ended)
     assert "| evidence | ALIF | D_RTRL | error below 0.07 | error 0.06 | yes | 4 | 2 |" in page
-    assert "| store-recall | ALIF | D_RTRL | error below 0.05 | error 0.2 | no (iterations) | 4 | 2 |" in page
+    assert "| store-recall | ALIF | D_RTRL | error below 0.05 | error 0.2 | **no** (iterations) | 4 | 2 |" in page
     assert "pattern" not in page
     assert "foretrace train evidence --rule D_RTRL --stop" in page
     assert {path.name for path in recorded.glob("*.svg")} == {"training_evidence.svg", "training_store-recall.svg"}
+
+
+@pytest.mark.parametrize(("accuracy", "said"), [(0.95, "yes (1.0 points)"), (0.93, "**no** (3.0 points)")])
+def test_a_goal_beside_bptt_is_held_against_its_run(accuracy: float, said: str) -> None:
+    ended = {"mnist": {"validation": {"accuracy": accuracy}}, "mnist-bptt": {"validation": {"accuracy": 0.96}}}
+    assert training.reached("mnist", ended) == said
 
 
 def test_a_run_that_has_ended_is_not_repeated(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
