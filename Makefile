@@ -52,10 +52,11 @@ $(RIVAL)/.installed: | check-python
 	$(RIVAL)/bin/python -m pip install --quiet 'braintrace==0.2.6' numba
 	@touch $@
 
-bench: $(VENV)/.installed-all $(RIVAL)/.installed  ## measure compile time, speed, memory and differences, beside braintrace
+bench: $(VENV)/.installed-all $(RIVAL)/.installed  ## measure compile time, speed, memory, rules and differences, beside braintrace
 	$(PYTHON) benchmarks/compile_time.py --rival-python $(RIVAL)/bin/python $(ARGS)
 	$(PYTHON) benchmarks/speed.py --rival-python $(RIVAL)/bin/python $(ARGS)
 	$(PYTHON) benchmarks/memory.py $(ARGS)
+	$(PYTHON) benchmarks/rules.py $(ARGS)
 	$(PYTHON) benchmarks/differences.py --rival-python $(RIVAL)/bin/python $(ARGS)
 
 docs: $(VENV)/.installed-docs  ## build the pages into site/

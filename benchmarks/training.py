@@ -168,7 +168,14 @@ def section(task: str, ended: dict[str, dict[str, Any]]) -> str:
     learning_curves(runs, ["loss", measure], smooth=longest // 30 if longest > 200 else None, path=curve)
     commands = "\n".join(shlex.join(command(name)) for name in own)
     seeds = sorted({found["training"]["seed"] for found in own.values()})
-    lines = [f"## {task}", f"Seed {seeds[0]}.", f"```bash\n{commands}\n```", f"![{task}]({curve.name})"]
+    given = next(iter(own.values()))["task"]
+    settings = ", ".join(f"{name} {value}" for name, value in given.items() if name != "name")
+    lines = [
+        f"## {task}",
+        f"Seed {seeds[0]}; the task with {settings} (times in ms, rates in Hz).",
+        f"```bash\n{commands}\n```",
+        f"![{task}]({curve.name})",
+    ]
     return "\n\n".join(lines)
 
 

@@ -22,6 +22,7 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         facts = dict(
             rule={"name": "D_RTRL"},
             network={"cell": "ALIF"},
+            task={"name": name, "delay": 100.0},
             training={"seed": 0},
             iterations=4,
             seconds=1.5,
@@ -38,6 +39,7 @@ def test_the_page_lists_the_runs_that_have_ended(recorded: Path) -> None:
     assert "| evidence | ALIF | D_RTRL | error below 0.07 | error 0.06 | yes | 4 | 2 |" in page
     assert "| store-recall | ALIF | D_RTRL | error below 0.05 | error 0.2 | **no** (iterations) | 4 | 2 |" in page
     assert "pattern" not in page
+    assert "the task with delay 100.0" in page
     assert "foretrace train evidence --rule D_RTRL --stop" in page
     assert {path.name for path in recorded.glob("*.svg")} == {"training_evidence.svg", "training_store-recall.svg"}
 
