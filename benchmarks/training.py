@@ -186,7 +186,8 @@ def page(ended: dict[str, dict[str, Any]]) -> str:
         [
             "# Training",
             "Written by `benchmarks/training.py --write`: published tasks, trained from the command line until their "
-            "goals. What a command does not say is as published (`foretrace tasks` lists the settings). The measure is "
+            "goals. What a command does not say is as published, or ours where nothing was (`foretrace tasks TASK` shows "
+            "it). The measure is "
             "that of held-out trials at the last validation; seconds include compilation and validation, on a machine "
             "that did other things as well.",
             f"- {tables.versions('foretrace', 'jax')}\n- {tables.machine()}",
