@@ -71,8 +71,8 @@ RECORDED = {
         "error below 0.05",
         "error",
         "--rule D_RTRL --stop --validate-every 10",
-        "--set dt=5 --set n_symbols=5 --set expected_delay=2 --set n_test=64 --batch 32 --iterations 120 "
-        "--stop 'error<0.2'",
+        "--set dt=5 --set n_symbols=4 --set expected_delay=2 --set n_test=64 --batch 32 --iterations 200 "
+        "--stop 'error<0.25'",
     ),
     "dms": Run(
         "dms",
@@ -186,10 +186,9 @@ def page(ended: dict[str, dict[str, Any]]) -> str:
         [
             "# Training",
             "Written by `benchmarks/training.py --write`: published tasks, trained from the command line until their "
-            "goals. What a command does not say is as published, or ours where nothing was (`foretrace tasks TASK` shows "
-            "it). The measure is "
-            "that of held-out trials at the last validation; seconds include compilation and validation, on a machine "
-            "that did other things as well.",
+            "goals. What a command does not say is as published, or ours where nothing was (`foretrace tasks TASK` "
+            "shows it). The measure is that of held-out trials at the last validation; seconds include "
+            "compilation and validation, on a machine that did other things as well.",
             f"- {tables.versions('foretrace', 'jax')}\n- {tables.machine()}",
             table(ended),
             *(section(task, ended) for task in tasks),
