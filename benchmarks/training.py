@@ -64,7 +64,7 @@ RECORDED = {
         "normalised error below 0.05",
         "nmse",
         "--rule D_RTRL --stop --validate-every 100",
-        "--set duration=300 --hidden 50 --iterations 500 --stop 'nmse<0.2'",
+        "--set duration=300 --hidden 50 --iterations 1000 --stop 'nmse<0.2'",
     ),
     "store-recall": Run(
         "store-recall",
