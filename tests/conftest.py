@@ -1,5 +1,6 @@
 """Float64 everywhere, because agreement is stated at 1e-10, and pictures that need no screen."""
 
+import gc
 import importlib.metadata
 import os
 
@@ -16,3 +17,30 @@ import jax
 brainstate.environ.set(precision=64)
 jax.config.update("jax_enable_x64", True)
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# Lowered programs stay alive in JAX's caches, and MLIR looks through all of them for every new one: after some thousand
+# a small program takes three times as long to compile.
+MOST_PROGRAMS = 500
+_compiled: list[str] = []
+
+
+def _count(event: str, *_: object, **__: object) -> None:
+    if event.endswith("backend_compile_duration"):
+        _compiled.append(event)
+
+
+jax.monitoring.register_event_duration_secs_listener(_count)
+
+
+def pytest_runtest_logfinish() -> None:
+    """Begins anew, between two tests, when many programs were compiled."""
+    if len(_compiled) > MOST_PROGRAMS:
+        jax.clear_caches()
+        _compiled.clear()
+
+
+def pytest_collection_finish() -> None:
+    """Traced programs are many small objects that live long: to look through them often takes a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)

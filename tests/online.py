@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.engine.linearise import Cotangents
@@ -27,11 +28,10 @@ def walked_gradient(
     """As `online_gradient`, with the loop over blocks in Python: each size of block is compiled once for a graph."""
     plan, advance = _walker(graph, rule, loss)
     hidden, other, trace = list(hidden), list(other), rule.init(plan)
-    total = [jnp.zeros_like(p) for p in params]
+    total: list[Any] = [np.zeros(p.shape, p.dtype) for p in params]
     for start in range(0, len(inputs), block):
-        stacked = [jnp.stack(values) for values in zip(*inputs[start : start + block], strict=True)]
-        found, hidden, other, trace = advance(list(params), hidden, other, stacked, trace)
-        total = [a + b for a, b in zip(total, found, strict=True)]
+        pieces = list(zip(*inputs[start : start + block], strict=True))
+        total, hidden, other, trace = advance(list(params), hidden, other, pieces, trace, total)
     return total
 
 
@@ -40,12 +40,12 @@ def _walker(graph: ETraceGraph, rule: Rule, loss: Callable[[list[Any]], Any]) ->
     plan = make_plan(graph)
 
     @jax.jit
-    def advance(params: Any, hidden: Any, other: Any, inputs: Any, trace: Any) -> Any:
-        states, steps, outputs = run_steps(plan, params, States(hidden, other), inputs)
+    def advance(params: Any, hidden: Any, other: Any, inputs: Any, trace: Any, total: Any) -> Any:
+        states, steps, outputs = run_steps(plan, params, States(hidden, other), [jnp.stack(i) for i in inputs])
         by_outputs = jax.vmap(jax.grad(loss, allow_int=True))(outputs)
         cotangents = Cotangents(by_outputs, [jnp.zeros_like(value) for value in steps.hidden])
         found, trace = rule.advance(plan, params, Block(steps, cotangents), trace)
-        return found, states.hidden, states.other, trace
+        return [a + b for a, b in zip(total, found, strict=True)], states.hidden, states.other, trace
 
     return plan, advance
 

@@ -9,7 +9,7 @@ state is put together of. That partial derivative by the previous states, the ne
 product with the trace belongs to the gradient too; without it D-RTRL would not equal BPTT for such models.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,33 +140,41 @@ class Oracle:
 
     def gradients(self, params: Any, hidden: Any, other: Any, inputs: Sequence[Any]) -> list[list[np.ndarray]]:
         """The gradients of the losses summed so far, after each step of a sequence."""
+        return [total for total, _ in self.steps(params, hidden, other, inputs)]
+
+    def steps(
+        self, params: Any, hidden: Any, other: Any, inputs: Sequence[Any]
+    ) -> Iterator[tuple[list[np.ndarray], list[Any]]]:
+        """The gradients of the losses summed so far, and the flat states, after each step of a sequence."""
         program, relations = self.graph.program, self.graph.hidden_param_op_relations
         quantities = jax.jit(self._quantities)
+        pull_back = [[self._pull_back(r, w, params) for w in r.occurrence.weights] for r in relations]
         total = [np.zeros(p.shape) for p in params]
         size = sum(leaf.aval.size for leaf in program.hidden)
         traces = [[np.zeros((size, w.var.aval.size)) for w in r.occurrence.weights] for r in relations]
-        totals = []
         for x in inputs:
-            found = quantities(params, hidden, other, x)
-            total = [a + np.asarray(b) for a, b in zip(total, found["in_step"], strict=True)]
+            hidden, other, found = quantities(params, hidden, other, x)
+            found = jax.tree.map(_in_numpy, found)
+            total = [a + b for a, b in zip(total, found["in_step"], strict=True)]
             for k, relation in enumerate(relations):
                 for n, weight in enumerate(relation.occurrence.weights):
                     carried = found["D"] @ traces[k][n]
                     signal = (found["l"] @ carried + found["b"] @ traces[k][n]).reshape(weight.var.aval.shape)
-                    for i, part in self._pull_back(relation, weight, params, signal).items():
+                    for i, part in pull_back[k][n](signal).items():
                         total[i] = total[i] + part
                     traces[k][n] = carried + found["F"][k] @ found["dydw"][k][n]
-            hidden, other = found["hidden"], found["other"]
-            totals.append(total)
-        return totals
+            yield total, [*hidden, *other]
 
-    def _pull_back(self, relation: Any, weight: Any, params: Any, signal: Any) -> dict[int, np.ndarray]:
+    def _pull_back(self, relation: Any, weight: Any, params: Any) -> Callable[[Any], dict[int, np.ndarray]]:
+        """From the gradient by a weight to those by the parameters that it is made of, which stay the same."""
         chain = relation.trainable_processing_chains[weight.name]
+        if not chain.jaxpr.eqns and len(weight.parameters) == 1:
+            return lambda signal: {weight.parameters[0]: signal}
         chosen = [params[i] for i in weight.parameters]
-        _, pullback = jax.vjp(lambda *p: eval_jaxpr(chain.jaxpr, chain.consts, *p)[0], *chosen)
-        return dict(zip(weight.parameters, map(np.asarray, pullback(jnp.asarray(signal))), strict=True))
+        pullback = jax.jit(jax.vjp(lambda *p: eval_jaxpr(chain.jaxpr, chain.consts, *p)[0], *chosen)[1])
+        return lambda signal: dict(zip(weight.parameters, map(np.asarray, pullback(signal)), strict=True))
 
-    def _quantities(self, params: Any, hidden: Any, other: Any, x: Any) -> dict[str, Any]:
+    def _quantities(self, params: Any, hidden: Any, other: Any, x: Any) -> tuple[Any, Any, dict[str, Any]]:
         program, graph = self.graph.program, self.graph
         n_hidden, n_other = len(program.hidden), len(program.other)
 
@@ -196,9 +204,7 @@ class Oracle:
             jax.jacrev(lambda p, y=r.y_var: states(hidden, {y: p}))(_zeros(r.y_var))
             for r in graph.hidden_param_op_relations
         ]
-        return {
-            "hidden": outs[:n_hidden],
-            "other": outs[n_hidden : n_hidden + n_other],
+        matrices = {
             "in_step": jax.grad(loss)(list(params)),
             "D": _matrix(jax.jacrev(states)(list(hidden))) * transition_mask(graph),
             "F": [
@@ -209,6 +215,7 @@ class Oracle:
             "l": _flat([signals[v] for v in program.hidden_outvars]),
             "b": _flat([bypass[v] for v in program.hidden_invars]),
         }
+        return outs[:n_hidden], outs[n_hidden : n_hidden + n_other], matrices
 
     def _operator(self, relation: Any, flat: Sequence[Any]) -> list[Any]:
         occurrence = relation.occurrence
@@ -249,6 +256,11 @@ def group_rows(graph: ETraceGraph, groups: Sequence[Any]) -> np.ndarray:
 def _positions(leaf: Any, group: Any) -> np.ndarray:
     count = int(np.prod(group.varshape, dtype=int))
     return np.arange(leaf.aval.size) // (leaf.aval.size // count)
+
+
+def _in_numpy(value: jax.Array) -> np.ndarray:
+    """In double precision, where numpy multiplies: nothing is compiled for one product."""
+    return np.asarray(value, np.complex128 if jnp.iscomplexobj(value) else np.float64)
 
 
 def _zeros(var: Var) -> jax.Array:

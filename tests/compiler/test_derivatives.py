@@ -1,5 +1,6 @@
 """The derivatives that a graph offers, `D` of its groups and `F` of its relations, against full Jacobians."""
 
+import functools
 from typing import Any
 
 import jax
@@ -9,27 +10,28 @@ import pytest
 from foretrace._jax import eval_jaxpr
 from foretrace.compiler.positions import TransitionKind
 from oracle import run
-from zoo import MODELS, Model
-from zoo.compiled import compiled
-from zoo.flat import flat_values
+from zoo.solved import BY_NAME, solved
 
 # The gradients of all models by these derivatives are held against the oracle in `tests/engine`; here every fourth
 # model is looked at by itself, and the others among the slow tests.
 every_model = pytest.mark.parametrize(
-    "model",
-    [pytest.param(model, marks=() if number % 4 == 0 else pytest.mark.slow) for number, model in enumerate(MODELS)],
-    ids=lambda model: model.name,
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.xdist_group(name), *([] if number % 4 == 0 else [pytest.mark.slow])])
+        for number, name in enumerate(BY_NAME)
+    ],
 )
 
 
-def first_step(model: Model) -> tuple[Any, list[Any]]:
-    graph, built = compiled(model)
-    params, hidden, other, (x,) = flat_values(graph, model, built, 1)
-    return graph, [*params, *hidden, *other, *x]
-
-
-def values_of(graph: Any, flat: list[Any], variables: list[Any]) -> list[Any]:
-    return run(graph.program, flat, wanted=variables)[1]
+@functools.cache
+def first_step(name: str) -> tuple[Any, list[Any], dict[Any, Any]]:
+    """The graph of a model, what goes into its first step, and the values of all variables there."""
+    model = solved(name)
+    params, hidden, other, inputs = model.values
+    flat, jaxpr = [*params, *hidden, *other, *inputs[0]], model.graph.program.jaxpr
+    variables = [*jaxpr.constvars, *jaxpr.invars, *(var for eqn in jaxpr.eqns for var in eqn.outvars)]
+    values = jax.jit(lambda: run(model.graph.program, flat, wanted=variables)[1])()
+    return model.graph, flat, dict(zip(variables, values, strict=True))
 
 
 def dense(function: Any, value: Any, rows: int) -> np.ndarray:
@@ -37,8 +39,8 @@ def dense(function: Any, value: Any, rows: int) -> np.ndarray:
 
 
 @every_model
-def test_diagonal_jacobian_is_the_direct_jacobian_at_each_position(model: Model) -> None:
-    graph, flat = first_step(model)
+def test_diagonal_jacobian_is_the_direct_jacobian_at_each_position(name: str) -> None:
+    graph, flat, values = first_step(name)
     program = graph.program
     for group in graph.hidden_groups:
         places = [program.hidden_invars.index(var) for var in group.hidden_invars]
@@ -52,7 +54,8 @@ def test_diagonal_jacobian_is_the_direct_jacobian_at_each_position(model: Model)
             outs, _ = run(program, changed, cut=True)
             return group.concat_hidden([outs[k] for k in places])
 
-        found = np.asarray(group.diagonal_jacobian(old, values_of(graph, flat, group.transition_jaxpr_constvars)))
+        constants = [values[v] for v in group.transition_jaxpr_constvars]
+        found = np.asarray(jax.jit(group.diagonal_jacobian)(old, constants))
         count, slots = int(np.prod(group.varshape, dtype=int)), group.num_state
         whole = dense(new, group.concat_hidden(old), count * slots).reshape(count, slots, count, slots)
         expected, seen = np.zeros((count, slots, slots)), np.zeros_like(whole)
@@ -65,14 +68,14 @@ def test_diagonal_jacobian_is_the_direct_jacobian_at_each_position(model: Model)
 
 
 @every_model
-def test_targets_name_every_derivative_by_y(model: Model) -> None:
-    graph, flat = first_step(model)
+def test_targets_name_every_derivative_by_y(name: str) -> None:
+    graph, flat, values = first_step(name)
     for relation in graph.hidden_param_op_relations:
         y_var = relation.y_var
-        (y,) = values_of(graph, flat, [y_var])
+        y = values[y_var]
         groups = zip(relation.hidden_groups, relation.y_to_hidden_group_jaxprs, relation.reaches, strict=True)
         for group, jaxpr, reach in groups:
-            constants = values_of(graph, flat, jaxpr.constvars)
+            constants = [values[v] for v in jaxpr.constvars]
             places = [graph.program.hidden_outvars.index(var) for var in group.hidden_outvars]
 
             def states(added: Any, group: Any = group, places: Any = places, y_var: Any = y_var) -> Any:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 TESTS = Path(__file__).parent.parent
-HASH_SEEDS = ("0", "1", "12345")
+HASH_SEEDS = ("0", "12345")
 RANDOM_SEEDS = (1, 4, 11)
 
 

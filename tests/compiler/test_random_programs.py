@@ -1,5 +1,7 @@
 """The dependency patterns of random programs against their dense Jacobians."""
 
+from collections.abc import Sequence
+
 import jax
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ from foretrace.frontends.function import trace_function
 from random_programs import Program, generate
 
 CHUNK = 10
-QUICK, SLOW = 200, 3000
+# The first programs, and some more for the operations that those do not have: all that occur in the first two hundred.
+QUICK = [*range(62), 65, 71, 81, 87, 92, 93, 99, 100, 101, 103, 118, 121, 139, 141, 142, 154, 161, 185]
+SLOW = 3200
 
 
 def found_structure(program: Program) -> list[list[np.ndarray]]:
@@ -40,22 +44,26 @@ def problems(program: Program) -> list[str]:
     return said
 
 
-def check(first: int, last: int) -> None:
+def check(seeds: Sequence[int]) -> None:
     """Fails with every problem of the programs of these seeds."""
-    said = [problem for seed in range(first, last) for problem in problems(generate(seed))]
+    said = [problem for seed in seeds for problem in problems(generate(seed))]
     if said:
         pytest.fail("\n".join(said), pytrace=False)
 
 
-@pytest.mark.parametrize("first", range(0, QUICK, CHUNK))
+@pytest.mark.parametrize("first", range(0, len(QUICK), CHUNK))
 def test_patterns_contain_the_jacobian_and_equal_it_where_exact(first: int) -> None:
-    check(first, first + CHUNK)
+    check(QUICK[first : first + CHUNK])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(QUICK, QUICK + SLOW, 5 * CHUNK))
+@pytest.mark.parametrize("first", range(0, SLOW, 5 * CHUNK))
 def test_patterns_of_many_programs(first: int) -> None:
-    check(first, first + 5 * CHUNK)
+    check(range(first, first + 5 * CHUNK))
+
+
+def test_quick_programs_are_made_of_many_operations() -> None:
+    assert len({name for seed in QUICK for name in generate(seed).operations}) >= 212
 
 
 def test_many_programs_are_exact() -> None:

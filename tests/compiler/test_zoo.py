@@ -1,16 +1,19 @@
 """What the compiler finds in every model of the table: groups, relations, and what each parameter's history keeps."""
 
 import functools
+import itertools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import foretrace as ft
 from foretrace.program.records import path_name
-from zoo import MODELS, Model, backpropagated, trajectory
+from zoo import MODELS, Model, backpropagated
 from zoo.compiled import compiled
+from zoo.solved import BY_NAME, solved
 
 STEPS = 8
 
@@ -60,11 +63,11 @@ def test_history(model):
     assert found == dict(model.expected.history)
 
 
-@every_model
-def test_every_state_changes(model):
-    for state in jax.tree.leaves(trajectory(model, STEPS)):
-        if not jnp.issubdtype(state.dtype, jax.dtypes.prng_key):
-            assert bool(jnp.any(state[1:] != state[:-1]))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in BY_NAME])
+def test_every_state_changes(name):
+    for over_time in zip(*solved(name).states, strict=True):
+        if not jnp.issubdtype(over_time[0].dtype, jax.dtypes.prng_key):
+            assert any(np.any(np.asarray(a) != np.asarray(b)) for a, b in itertools.pairwise(over_time))
 
 
 @pytest.mark.slow

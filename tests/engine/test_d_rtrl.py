@@ -83,4 +83,5 @@ def test_vmap_over_parameters_and_states(name: str) -> None:
 
     found = jax.vmap(gradient)(scaled)
     agree([g[0] for g in found], model.online)
-    agree([g[1] for g in found], gradient([p[1] for p in scaled]))
+    alone = walked_gradient(model.graph, DRTRL(), loss, [p[1] for p in scaled], hidden, other, inputs, block=BLOCKS[1])
+    agree([g[1] for g in found], alone)

@@ -36,7 +36,7 @@ def chain(count: int) -> Any:
     return step, params, state, jnp.asarray(generator.normal(size=(STEPS, BATCH, INPUTS)))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [1, 2, pytest.param(3, marks=pytest.mark.slow), 4])
 def test_equals_bptt_over_fifty_steps(count: int) -> None:
     step, params, state, xs = chain(count)
     graph = ft.compile_etrace_graph(step, xs[0], params=params, state=state)
@@ -51,7 +51,7 @@ def test_equals_bptt_over_fifty_steps(count: int) -> None:
 def test_finite_differences_agree() -> None:
     step, params, state, xs = chain(2)
     learner = ft.compile(step, "D_RTRL", xs[0], params=params, state=state)
-    grads, _, _ = learner.grad(params, learner.init(state), xs[:9], loss=lambda out: jnp.sum(out**2))
+    grads = jax.jit(lambda: learner.grad(params, learner.init(state), xs[:9], loss=lambda out: jnp.sum(out**2))[0])()
 
     @jax.jit
     def total(params: Any) -> Any:
@@ -60,7 +60,7 @@ def test_finite_differences_agree() -> None:
     for name, direction in (("w", np.eye(INPUTS, UNITS)), ("decay", np.ones(UNITS)), ("b", np.arange(UNITS))):
         up, down = ({**params, name: params[name] + sign * 1e-5 * direction} for sign in (1, -1))
         numeric = (total(up) - total(down)) / 2e-5
-        np.testing.assert_allclose(jnp.sum(grads[name] * direction), numeric, rtol=1e-7)
+        np.testing.assert_allclose(np.sum(np.asarray(grads[name]) * direction), numeric, rtol=1e-7)
 
 
 def test_traces_in_half_precision_stay_close() -> None:
@@ -69,8 +69,8 @@ def test_traces_in_half_precision_stay_close() -> None:
     full = ft.compile(step, "D_RTRL", xs[0], params=params, state=state)
     carry = half.init(state)
     assert {leaf.dtype for leaf in jax.tree.leaves(carry.trace)} == {jnp.bfloat16.dtype}
-    found, carry, _ = half.grad(params, carry, xs[:12], loss=jnp.sum)
-    wanted, _, _ = full.grad(params, full.init(state), xs[:12], loss=jnp.sum)
+    found, carry, _ = jax.jit(lambda carry: half.grad(params, carry, xs[:12], loss=jnp.sum))(carry)
+    wanted = jax.jit(lambda: full.grad(params, full.init(state), xs[:12], loss=jnp.sum)[0])()
     assert {leaf.dtype for leaf in jax.tree.leaves(carry.trace)} == {jnp.bfloat16.dtype}
     np.testing.assert_allclose(found["w"], wanted["w"], rtol=0.05, atol=0.05 * float(jnp.max(jnp.abs(wanted["w"]))))
 

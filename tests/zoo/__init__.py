@@ -7,7 +7,7 @@ from .neurons import neurons
 from .positions import positions
 from .rates import rates
 from .records import Expected, Model, inputs
-from .run import as_step, backpropagated, initialised, trajectory
+from .run import as_step, backpropagated, initialised
 from .spiking import spiking
 from .weights import weights
 
@@ -15,4 +15,4 @@ MODELS: tuple[Model, ...] = tuple(
     model for table in (rates, spiking, weights, positions, control, marked, modules, neurons) for model in table.models
 )
 
-__all__ = ["MODELS", "Expected", "Model", "as_step", "backpropagated", "initialised", "inputs", "trajectory"]
+__all__ = ["MODELS", "Expected", "Model", "as_step", "backpropagated", "initialised", "inputs"]

@@ -19,5 +19,7 @@ def flat_values(
         hidden, other = info.flatten_state(built["state"])
     else:
         params, hidden, other = info.flatten_states()
+    # Steps give strong types back: a first state of a weak one would have every program compiled twice.
+    hidden, other = ([jax.lax.convert_element_type(v, v.dtype) for v in values] for values in (hidden, other))
     xs = inputs(model, steps)
     return params, hidden, other, [info.flatten_inputs(jax.tree.map(lambda a, t=t: a[t], xs)) for t in range(steps)]

@@ -1,4 +1,4 @@
-"""A model of the table as a pure function of parameters and states; its states over a run; its gradient by BPTT."""
+"""A model of the table as a pure function of parameters and states; its gradient by BPTT."""
 
 from typing import Any
 
@@ -37,17 +37,6 @@ def as_step(model: Model) -> dict[str, Any]:
         return {path: after[path] for path in carried}, out
 
     return dict(step=step, params=owned, state=carried, x=x)
-
-
-def trajectory(model: Model, steps: int, seed: int = 0) -> Any:
-    """The states after every step, time first."""
-    parts = as_step(model)
-
-    def body(state: Any, x: Any) -> tuple[Any, Any]:
-        state, _ = parts["step"](parts["params"], state, x)
-        return state, state
-
-    return jax.lax.scan(body, parts["state"], inputs(model, steps, seed))[1]
 
 
 def backpropagated(model: Model, steps: int, seed: int = 0) -> Any:

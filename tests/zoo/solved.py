@@ -27,6 +27,7 @@ class Solved:
         online: The D-RTRL gradient by the dense oracle.
         first: That of the first step alone, which is `jax.grad` of the step's loss.
         whole: The gradient by BPTT.
+        states: The flat states after each step.
     """
 
     graph: ft.ETraceGraph
@@ -34,6 +35,7 @@ class Solved:
     online: list[Any]
     first: list[Any]
     whole: list[Any]
+    states: list[list[Any]]
 
 
 @functools.cache
@@ -42,8 +44,8 @@ def solved(name: str) -> Solved:
     model = BY_NAME[name]
     graph, built = compiled(model)
     values = flat_values(graph, model, built, STEPS)
-    online = Oracle(graph, loss).gradients(*values)
-    return Solved(graph, values, online[-1], online[0], bptt(graph, loss, *values))
+    online, states = zip(*Oracle(graph, loss).steps(*values), strict=True)
+    return Solved(graph, values, online[-1], online[0], bptt(graph, loss, *values), list(states))
 
 
 def loss(outputs: list[Any]) -> Any:
