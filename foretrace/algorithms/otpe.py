@@ -43,9 +43,9 @@ from foretrace.engine.in_step import add_at, in_step_gradient, remainder_gradien
 from foretrace.engine.linearise import Linearised, Signals
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.rule import Block, Rule
-from foretrace.engine.slots import Matrix, add, multiply, subtract
+from foretrace.engine.slots import add, multiply, subtract
 from foretrace.engine.sweep import credit, products
-from foretrace.engine.traces import Trace, contract, zero_trace
+from foretrace.engine.traces import Trace, contract, stepped, zero_trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,12 +170,7 @@ def _swept(
 
 def _carried(lin: Linearised, system: System, link: Link, trace: Trace) -> Trace:
     factors, whole = products(system.transition, lin.identity(system.group))
-    return _moved(link, trace, whole, lin.data(link), lin.push(link, multiply(factors, system.entrance)))
-
-
-def _moved(link: Link, trace: Trace, matrix: Matrix, data: Any, entering: Trace) -> Trace:
-    carried = link.places.carry(trace, matrix, link.edges.spread)
-    return {s: (carried[s] + link.edges.accumulate(data, entering[s])).astype(trace[s].dtype) for s in trace}
+    return stepped(link, trace, whole, lin.data(link), lin.push(link, multiply(factors, system.entrance)))
 
 
 def _walked(
@@ -201,7 +196,7 @@ def _walked(
         traces, gradients = carry
         moving, asked = item
         after = [
-            _limited(link, _moved(link, e, matrix, *jax.tree.map(lambda a: a[None], rest)), limit)
+            _limited(link, stepped(link, e, matrix, *jax.tree.map(lambda a: a[None], rest)), limit)
             for link, e, (matrix, *rest) in zip(links, traces, moving, strict=True)
         ]
         if losses:

@@ -142,18 +142,11 @@ class HiddenGroup:
 
     def concat_hidden(self, splitted_hid_vals: Sequence[Any]) -> jax.Array:
         """Joins the states into one array of shape `(*varshape, num_state)`."""
-        packed = [value if self._is_packed(k) else value[..., None] for k, value in enumerate(splitted_hid_vals)]
-        return jnp.concatenate(packed, axis=-1)
+        return jnp.stack(self.slots_of(splitted_hid_vals), axis=-1)
 
     def split_hidden(self, concat_hid_vals: jax.Array) -> list[jax.Array]:
         """Takes an array of shape `(*varshape, num_state)` apart into the states."""
-        parts, start = [], 0
-        for k in range(len(self.hidden_paths)):
-            width = sum(slot.state == k for slot in self.slots)
-            part = concat_hid_vals[..., start : start + width]
-            parts.append(part if self._is_packed(k) else part[..., 0])
-            start += width
-        return parts
+        return self.states_of([concat_hid_vals[..., slot] for slot in range(self.num_state)])
 
     def dict(self) -> dict[str, Any]:
         """The attributes by name."""
