@@ -3,6 +3,7 @@
 Outputs that hold times are not compared, but their commands are parsed.
 """
 
+import argparse
 import contextlib
 import io
 import os
@@ -55,6 +56,18 @@ def test_commands_of_the_page_exist():
     commands = [match["command"] for match in SHOWN.finditer(PAGE.read_text())]
     parsed = {make_parser().parse_args(shlex.split(command)[1:]).command for command in commands}
     assert parsed == {"tasks", "train", "compare", "inspect", "bench", "rules"}
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    """The long options of a command and of all below it."""
+    found = {name for action in parser._actions for name in action.option_strings if name.startswith("--")}
+    below = [action.choices.values() for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return found.union(*(options_of(command) for commands in below for command in commands))
+
+
+def test_page_mentions_every_option():
+    mentioned = set(re.findall(r"--[a-z-]+", PAGE.read_text()))
+    assert options_of(make_parser()) - mentioned == set()
 
 
 if __name__ == "__main__":
