@@ -1,5 +1,6 @@
 """Foretrace: online learning of recurrent and spiking networks with eligibility traces."""
 
+from foretrace import _versions as _versions  # isort: skip  (before anything that imports JAX's parts)
 from foretrace import _precision as _precision  # isort: skip  (before anything that imports brainstate)
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

@@ -4,7 +4,7 @@ Everything else imports jaxpr types and helpers from here, so that a change in J
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -42,11 +42,13 @@ __all__ = [
     "ad",
     "batching",
     "bind_eqn",
-    "dce_jaxpr",
+    "close_jaxpr",
     "eval_jaxpr",
     "get_opaque_trace_state",
+    "held_jaxprs",
     "is_float",
     "jaxpr_as_fun",
+    "live_jaxpr",
     "make_jaxpr_of",
     "mlir",
     "new_eqn",
@@ -54,6 +56,8 @@ __all__ = [
     "new_jaxpr_eqn",
     "new_var",
     "primitives",
+    "scan_counts",
+    "scan_params",
     "source_line",
     "tangent_jaxpr",
     "tangent_rule",
@@ -65,19 +69,80 @@ def new_var(aval: Any) -> Var:
     return Var(aval)
 
 
+class _OpenJaxpr(Jaxpr):
+    """A jaxpr that remembers which of its inputs are constants.
+
+    JAX 0.11 made a jaxpr and the values of its constants one object, and counts as constants the inputs that have a
+    value attached. Here jaxprs are taken apart and put together without values, so the border is kept beside them.
+    """
+
+    __slots__ = ("_border",)
+
+    def __init__(self, constvars: Sequence[Var], invars: Sequence[Var], *rest: Any) -> None:
+        self._border = (list(constvars), list(invars))
+        super().__init__(*self._border, *rest)
+
+    @property
+    def constvars(self) -> list[Var]:
+        return self._border[0]
+
+    @property
+    def invars(self) -> list[Var]:
+        return self._border[1]
+
+
 def new_jaxpr(
-    constvars: Sequence[Var],
-    invars: Sequence[Var],
-    outvars: Sequence[Atom],
-    eqns: Sequence[JaxprEqn],
-    like: Jaxpr | None = None,
+    constvars: Sequence[Var], invars: Sequence[Var], outvars: Sequence[Atom], eqns: Sequence[JaxprEqn]
 ) -> Jaxpr:
-    """A jaxpr of these parts, with the effects its equations have."""
+    """A jaxpr of these parts, with the effects its equations have. Its constants have no values yet."""
     effects = frozenset().union(*(eqn.effects for eqn in eqns)) if eqns else frozenset()
-    debug_info = _NO_NAMES
-    if like is not None and len(like.invars) == len(invars) and len(like.outvars) == len(outvars):
-        debug_info = like.debug_info
-    return Jaxpr(list(constvars), list(invars), list(outvars), list(eqns), effects, debug_info)
+    return _OpenJaxpr(constvars, invars, list(outvars), list(eqns), effects, _NO_NAMES)
+
+
+def close_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any] = ()) -> ClosedJaxpr:
+    """The jaxpr with the values of its constants, as JAX has it: what the parameters of an equation may hold."""
+    plain = Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, _NO_NAMES)
+    return ClosedJaxpr(plain, list(consts))
+
+
+def held_jaxprs(value: Any) -> list[ClosedJaxpr]:
+    """The jaxprs that a parameter of an equation holds, with their constants."""
+    if isinstance(value, tuple | list):
+        return [jaxpr for item in value for jaxpr in held_jaxprs(item)]
+    if isinstance(value, ClosedJaxpr):  # since JAX 0.11 every jaxpr is one
+        return [value]
+    return [ClosedJaxpr(value, [])] if isinstance(value, Jaxpr) and not value.constvars else []
+
+
+def live_jaxpr(jaxpr: Jaxpr) -> Jaxpr:
+    """The jaxpr without equations that no output needs, also inside bodies of control flow; all inputs stay."""
+    inputs = [*jaxpr.constvars, *jaxpr.invars]
+    plain = Jaxpr([], inputs, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, _NO_NAMES)
+    live, _ = dce_jaxpr(plain, [True] * len(jaxpr.outvars), instantiate=True)
+    border = len(jaxpr.constvars)
+    return new_jaxpr(live.invars[:border], live.invars[border:], live.outvars, live.eqns)
+
+
+def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
+    """How many of a scan's operands are constants and how many are carries; the rest are sliced."""
+    if "ft_in" in params:  # JAX 0.12
+        constants, carries, _ = params["ft_in"].unpack()
+        return len(constants), len(carries)
+    return params["num_consts"], params["num_carry"]
+
+
+def scan_params(params: Mapping[str, Any], body: Jaxpr, num_consts: int) -> dict[str, Any]:
+    """The parameters of a scan with another body and so many constants in front of the same carries."""
+    changed = {**params, "jaxpr": close_jaxpr(body)}
+    if "ft_in" not in params:
+        return {**changed, "num_consts": num_consts}
+    from jax._src import flattree  # JAX 0.12 has no public way to build one
+
+    num_carry = scan_counts(params)[1]
+    counts_in = (num_consts, num_carry, len(body.invars) - num_consts - num_carry)
+    counts_out = (num_carry, len(body.outvars) - num_carry)
+    trees = (flattree.pack(tuple(map(flattree.nones, counts))) for counts in (counts_in, counts_out))
+    return changed | dict(zip(("ft_in", "ft_out"), trees, strict=True))
 
 
 def new_eqn(
@@ -112,7 +177,7 @@ def tangent_jaxpr(eqn: JaxprEqn) -> tuple[ClosedJaxpr, list[int], list[int]]:
     constant = [not is_float(atom.aval) for atom in eqn.invars]
     jaxpr, consts, zeros = eqn.params["jvp_jaxpr_fun"].call_wrapped(*constant)
     active = [i for i, fixed in enumerate(constant) if not fixed]
-    return ClosedJaxpr(jaxpr, list(consts)), active, [k for k, zero in enumerate(zeros) if not zero]
+    return close_jaxpr(jaxpr, consts), active, [k for k, zero in enumerate(zeros) if not zero]
 
 
 def tangent_rule(eqn: JaxprEqn) -> tuple[Callable[..., Any], Any] | None:

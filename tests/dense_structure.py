@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import scipy.special
 
-from foretrace._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, bind_eqn
+from foretrace._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, bind_eqn, held_jaxprs, scan_counts
 
 Array = np.ndarray
 
@@ -101,8 +101,8 @@ def _to_numpy(value: Any) -> Any:
 
 
 def _call(params: dict[str, Any], inputs: list[Any]) -> list[Any]:
-    inner = params.get("jaxpr") or params["call_jaxpr"]
-    return _run(inner.jaxpr, inner.consts, inputs) if isinstance(inner, ClosedJaxpr) else _run(inner, (), inputs)
+    (inner,) = held_jaxprs(params.get("jaxpr") or params["call_jaxpr"])
+    return _run(inner.jaxpr, inner.consts, inputs)
 
 
 def _cond(params: dict[str, Any], inputs: list[Any]) -> list[Any]:
@@ -123,8 +123,8 @@ def _while(params: dict[str, Any], inputs: list[Any]) -> list[Any]:
 
 def _scan(params: dict[str, Any], inputs: list[Any]) -> list[Any]:
     body, length = params["jaxpr"], params["length"]
-    first = params["num_consts"]
-    second = first + params["num_carry"]
+    first, num_carry = scan_counts(params)
+    second = first + num_carry
     carry = inputs[first:second]
     rows: list[list[Any]] = [[]] * length
     for step in reversed(range(length)) if params["reverse"] else range(length):

@@ -17,6 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_look": set(),
     "errors": set(),
     "_precision": set(),
+    "_versions": set(),
     **{layer: BASE | set(PIPELINE[:place]) for place, layer in enumerate(PIPELINE)},
     "frontends": BASE | {"program"},
     "nn": BASE | {"ops"},

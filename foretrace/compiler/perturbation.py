@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from foretrace._jax import ClosedJaxpr, JaxprEqn, Var, eval_jaxpr, new_eqn, new_jaxpr, new_var, primitives
+from foretrace._jax import ClosedJaxpr, JaxprEqn, Var, close_jaxpr, eval_jaxpr, new_eqn, new_jaxpr, new_var, primitives
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.program.diagnostics import Path
 from foretrace.program.records import StepProgram
@@ -68,5 +68,5 @@ def add_perturbation(program: StepProgram, states: Sequence[Any]) -> HiddenPertu
         perturb_vars=tuple(perturbations.values()),
         perturb_hidden_paths=tuple(leaf.path for leaf in program.hidden),
         perturb_hidden_states=tuple(states),
-        perturb_jaxpr=ClosedJaxpr(perturbed, list(program.consts)),
+        perturb_jaxpr=close_jaxpr(perturbed, list(program.consts)),
     )

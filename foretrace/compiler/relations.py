@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from foretrace._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, eval_jaxpr, new_jaxpr
+from foretrace._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, close_jaxpr, eval_jaxpr, new_jaxpr
 from foretrace.compiler import sparse
 from foretrace.compiler.axismaps import disjoint
 from foretrace.compiler.blocks import Block, identity
@@ -248,7 +248,7 @@ def weight_chain(program: StepProgram, var: Var) -> ClosedJaxpr:
             needed |= {atom for atom in eqn.invars if not isinstance(atom, Literal)}
     constants = [(v, c) for v, c in zip(program.jaxpr.constvars, program.consts, strict=True) if v in needed]
     invars = [v for v in program.param_invars if v in needed]
-    return ClosedJaxpr(new_jaxpr([v for v, _ in constants], invars, [var], kept[::-1]), [c for _, c in constants])
+    return close_jaxpr(new_jaxpr([v for v, _ in constants], invars, [var], kept[::-1]), [c for _, c in constants])
 
 
 def _trainable(occurrence: Occurrence, program: StepProgram) -> dict[str, int]:

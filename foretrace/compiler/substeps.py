@@ -30,12 +30,15 @@ from foretrace._jax import (
     ShapedArray,
     Var,
     bind_eqn,
-    dce_jaxpr,
+    close_jaxpr,
     is_float,
+    live_jaxpr,
     make_jaxpr_of,
     new_eqn,
     new_jaxpr,
     new_var,
+    scan_counts,
+    scan_params,
 )
 from foretrace.compiler.occurrences import LINEAR_OPERANDS
 from foretrace.compiler.patterns import structure_of
@@ -67,9 +70,8 @@ def split_loops(program: StepProgram) -> StepProgram:
             _split(eqn, body)
         else:
             body.eqns.append(eqn)
-    jaxpr = new_jaxpr(body.constvars, program.jaxpr.invars, program.jaxpr.outvars, body.eqns, like=program.jaxpr)
-    jaxpr, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
-    return replace(program, jaxpr=jaxpr, consts=tuple(body.consts))
+    jaxpr = new_jaxpr(body.constvars, program.jaxpr.invars, program.jaxpr.outvars, body.eqns)
+    return replace(program, jaxpr=live_jaxpr(jaxpr), consts=tuple(body.consts))
 
 
 @dataclass
@@ -120,7 +122,7 @@ def _with_inner_split(closed: ClosedJaxpr) -> ClosedJaxpr:
         else:
             body.eqns.append(eqn)
     jaxpr = new_jaxpr(body.constvars, closed.jaxpr.invars, closed.jaxpr.outvars, body.eqns)
-    return ClosedJaxpr(jaxpr, body.consts)
+    return close_jaxpr(jaxpr, body.consts)
 
 
 @dataclass(frozen=True)
@@ -153,13 +155,13 @@ class _Loop:
         """The loop as an equation with the outputs of `like`."""
         jaxpr = self.jaxpr if jaxpr is None else jaxpr
         slices = self.slices if slices is None else slices
-        params = {**like.params, "jaxpr": ClosedJaxpr(jaxpr, []), "num_consts": len(self.consts)}
+        params = scan_params(like.params, jaxpr, len(self.consts))
         return new_eqn(like.primitive, [*self.consts, *self.carries, *slices], like.outvars, params, like=like)
 
 
 def _hoist(eqn: JaxprEqn, closed: ClosedJaxpr, outer: _Body) -> _Loop:
     """Moves what does not need the carry out of the body; what the rest needs of it enters as constants and slices."""
-    n_consts, n_carry = eqn.params["num_consts"], eqn.params["num_carry"]
+    n_consts, n_carry = scan_counts(eqn.params)
     inner, carries = closed.jaxpr, closed.jaxpr.invars[n_consts : n_consts + n_carry]
     fixed: dict[Var, Atom] = dict(zip(inner.invars[:n_consts], eqn.invars[:n_consts], strict=True))
     fixed |= {var: outer.constant(value, var.aval) for var, value in zip(inner.constvars, closed.consts, strict=True)}

@@ -69,7 +69,7 @@ def classify(program: StepProgram) -> Values:
             marks.update({out: mark for mark in _marks(eqn, operands, marks) for out in eqn.outvars})
         else:
             kept.append(eqn)
-    data_jaxpr = new_jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, kept, like=jaxpr)
+    data_jaxpr = new_jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, kept)
     return Values(made, parameters, marks, data_jaxpr)
 
 

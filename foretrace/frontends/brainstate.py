@@ -13,7 +13,7 @@ from typing import Any
 
 import brainstate
 
-from foretrace._jax import ClosedJaxpr, is_float, new_jaxpr
+from foretrace._jax import ClosedJaxpr, close_jaxpr, is_float, new_jaxpr
 from foretrace.errors import NotSupportedError, StateNotInitializedError
 from foretrace.frontends.guarded_call import guarded_call
 from foretrace.frontends.module_info import ModuleInfo, Role, StateSlot
@@ -180,7 +180,7 @@ def _program(
         traced.jaxpr.eqns,
     )
     return build_program(
-        ClosedJaxpr(ordered, traced.consts),
+        close_jaxpr(ordered, traced.consts),
         params=tuple(leaves[Role.PARAM]),
         hidden=tuple(leaves[Role.HIDDEN]),
         other=tuple(leaves[Role.OTHER]),

@@ -13,7 +13,7 @@ from typing import Any
 
 import brainstate
 
-from foretrace._jax import ClosedJaxpr, Jaxpr, Literal, Var, eval_jaxpr, new_jaxpr
+from foretrace._jax import ClosedJaxpr, Jaxpr, Literal, Var, close_jaxpr, eval_jaxpr, new_jaxpr
 from foretrace.errors import ExampleInputError, StateMismatchError
 from foretrace.frontends.trees import TreeSpec
 from foretrace.program.diagnostics import CompilationRecord, Path
@@ -184,7 +184,7 @@ class ModuleInfo:
         longer = new_jaxpr(jaxpr.constvars, jaxpr.invars, [*jaxpr.outvars, *added], jaxpr.eqns)
         return dataclasses.replace(
             self,
-            closed_jaxpr=ClosedJaxpr(longer, self.closed_jaxpr.consts),
+            closed_jaxpr=close_jaxpr(longer, self.closed_jaxpr.consts),
             added_outvars=self.added_outvars + added,
         )
 

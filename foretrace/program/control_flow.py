@@ -24,6 +24,8 @@ from foretrace._jax import (
     JaxprEqn,
     ShapedArray,
     Var,
+    close_jaxpr,
+    held_jaxprs,
     is_float,
     new_jaxpr,
     new_var,
@@ -122,8 +124,8 @@ def lower_control_flow(
         flows = traced if is_float(var.aval) else frozenset()
         lowering.sources[var] = Source(traced, flows, data=position >= len(params))
     eqns, outs = lowering.run(jaxpr, jaxpr.constvars, jaxpr.invars)
-    lowered = new_jaxpr(jaxpr.constvars, jaxpr.invars, outs, eqns, like=jaxpr)
-    return ClosedJaxpr(lowered, closed_jaxpr.consts), tuple(lowering.records)
+    lowered = new_jaxpr(jaxpr.constvars, jaxpr.invars, outs, eqns)
+    return close_jaxpr(lowered, closed_jaxpr.consts), tuple(lowering.records)
 
 
 class _Lowering:
@@ -155,7 +157,7 @@ class _Lowering:
         invars = [new_var(v.aval) for v in closed.jaxpr.invars]
         self.sources.update(zip(invars, ins, strict=True))
         eqns, outs = self.run(closed.jaxpr, [], invars)
-        return ClosedJaxpr(new_jaxpr([], invars, outs, eqns, like=closed.jaxpr), [])
+        return close_jaxpr(new_jaxpr([], invars, outs, eqns))
 
     def made_of(self, atoms: Sequence[Atom]) -> list[Source]:
         return [source_of(self.sources, atom) for atom in atoms]
@@ -210,12 +212,10 @@ def is_marked(eqn: JaxprEqn) -> bool:
 def _inner_eqns(eqn: JaxprEqn) -> Iterator[JaxprEqn]:
     """All equations inside the jaxprs that an equation holds, at any depth."""
     for value in eqn.params.values():
-        for held in value if isinstance(value, tuple) else (value,):
-            jaxpr = held.jaxpr if isinstance(held, ClosedJaxpr) else held
-            if isinstance(jaxpr, Jaxpr):
-                for inner in jaxpr.eqns:
-                    yield inner
-                    yield from _inner_eqns(inner)
+        for held in held_jaxprs(value):
+            for inner in held.jaxpr.eqns:
+                yield inner
+                yield from _inner_eqns(inner)
 
 
 Lowered = tuple[list[JaxprEqn], list[Atom]]

@@ -8,7 +8,7 @@ bound: equations that are not control flow mix all of their operands.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_float
+from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_float, scan_counts
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ def jaxpr_sources(jaxpr: Jaxpr, ins: Sequence[Source]) -> list[Source]:
 
 def scan_body_sources(eqn: JaxprEqn, ins: Sequence[Source]) -> list[Source]:
     """What the inputs of a scan's body are made of over all of its iterations."""
-    first, last = eqn.params["num_consts"], eqn.params["num_consts"] + eqn.params["num_carry"]
+    first, num_carry = scan_counts(eqn.params)
+    last = first + num_carry
     current = list(ins)
     while True:
         outs = jaxpr_sources(eqn.params["jaxpr"].jaxpr, current)[: last - first]

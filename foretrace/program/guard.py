@@ -15,7 +15,7 @@ In forward mode the same masks stop tangents on their way in and out.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from foretrace._jax import Atom, ClosedJaxpr, JaxprEqn, Literal, is_float, new_jaxpr, new_var
+from foretrace._jax import Atom, JaxprEqn, Literal, is_float, new_jaxpr, new_var, scan_counts, scan_params
 from foretrace.program.dependence import Source, Sources, scan_body_sources, source_of, track
 from foretrace.program.elementwise import PARTIAL, is_elementwise
 from foretrace.program.emit import Emitter
@@ -105,6 +105,6 @@ def _guard_scan(eqn: JaxprEqn, ins: Sequence[Source], live: Atom) -> list[JaxprE
     track(body.eqns, sources)
     inner_live = new_var(live.aval)
     eqns = guard_eqns(body.eqns, inner_live, sources)
-    jaxpr = ClosedJaxpr(new_jaxpr([], [inner_live, *body.invars], body.outvars, eqns), [])
-    params = {**eqn.params, "jaxpr": jaxpr, "num_consts": eqn.params["num_consts"] + 1}
+    guarded = new_jaxpr([], [inner_live, *body.invars], body.outvars, eqns)
+    params = scan_params(eqn.params, guarded, scan_counts(eqn.params)[0] + 1)
     return [eqn.replace(invars=[live, *eqn.invars], params=params)]

@@ -12,7 +12,20 @@ the bodies of control flow as operands.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from foretrace._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, new_jaxpr, new_var
+from foretrace._jax import (
+    Atom,
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    close_jaxpr,
+    held_jaxprs,
+    new_jaxpr,
+    new_var,
+    scan_counts,
+    scan_params,
+)
 
 # Where each kind of call keeps the function it calls.
 CALLED_JAXPR: dict[str, str] = {
@@ -43,9 +56,9 @@ def inline_calls(closed_jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """
     inliner = _Inliner()
     invars = [new_var(v.aval) for v in closed_jaxpr.jaxpr.invars]
-    eqns, outs = inliner.closed(closed_jaxpr, invars)
-    jaxpr = new_jaxpr(inliner.constvars, invars, outs, eqns, like=closed_jaxpr.jaxpr)
-    return ClosedJaxpr(jaxpr, inliner.consts)
+    eqns, outs = inliner.inline(closed_jaxpr, invars)
+    jaxpr = new_jaxpr(inliner.constvars, invars, outs, eqns)
+    return close_jaxpr(jaxpr, inliner.consts)
 
 
 def inline_jaxpr(jaxpr: Jaxpr, consts: Sequence[Atom], args: Sequence[Atom]) -> tuple[list[JaxprEqn], list[Atom]]:
@@ -106,41 +119,35 @@ class _Inliner:
         self.consts.append(value)
         return self.constvars[-1]
 
-    def closed(self, closed: ClosedJaxpr, args: Sequence[Atom]) -> tuple[list[JaxprEqn], list[Atom]]:
+    def inline(self, closed: ClosedJaxpr, args: Sequence[Atom]) -> tuple[list[JaxprEqn], list[Atom]]:
         consts = [self.constant(c, v.aval) for c, v in zip(closed.consts, closed.jaxpr.constvars, strict=True)]
-        return self.open(closed.jaxpr, consts, args)
-
-    def open(self, jaxpr: Jaxpr, consts: Sequence[Atom], args: Sequence[Atom]) -> tuple[list[JaxprEqn], list[Atom]]:
-        names = bind_names(jaxpr, consts, args)
+        names = bind_names(closed.jaxpr, consts, args)
         eqns: list[JaxprEqn] = []
-        for eqn in jaxpr.eqns:
+        for eqn in closed.jaxpr.eqns:
             if eqn.primitive.name in CALLED_JAXPR:
-                called = eqn.params[CALLED_JAXPR[eqn.primitive.name]]
                 operands = [resolve(names, v) for v in eqn.invars]
-                if isinstance(called, ClosedJaxpr):
-                    inner, outs = self.closed(called, operands)
-                else:
-                    inner, outs = self.open(called, [], operands)
+                (called,) = held_jaxprs(eqn.params[CALLED_JAXPR[eqn.primitive.name]])
+                inner, outs = self.inline(called, operands)
                 eqns.extend(inner)
                 names.update(zip(eqn.outvars, outs, strict=True))
             else:
                 eqn = rename_eqn(eqn, names)
                 rule = body_rules.get(eqn.primitive.name)
                 eqns.append(eqn if rule is None else rule(self, eqn))
-        return eqns, [resolve(names, v) for v in jaxpr.outvars]
+        return eqns, [resolve(names, v) for v in closed.jaxpr.outvars]
 
     def body(self, closed: ClosedJaxpr) -> tuple[list[Var], ClosedJaxpr]:
         """A body without nested calls whose constants come first among its operands, and those constants."""
         inlined = inline_calls(closed)
         constants = [self.constant(c, v.aval) for c, v in zip(inlined.consts, inlined.jaxpr.constvars, strict=True)]
         invars = [*inlined.jaxpr.constvars, *inlined.jaxpr.invars]
-        jaxpr = new_jaxpr([], invars, inlined.jaxpr.outvars, inlined.jaxpr.eqns, like=inlined.jaxpr)
-        return constants, ClosedJaxpr(jaxpr, [])
+        jaxpr = new_jaxpr([], invars, inlined.jaxpr.outvars, inlined.jaxpr.eqns)
+        return constants, close_jaxpr(jaxpr)
 
 
 def _inline_scan(inliner: _Inliner, eqn: JaxprEqn) -> JaxprEqn:
     constants, body = inliner.body(eqn.params["jaxpr"])
-    params = {**eqn.params, "jaxpr": body, "num_consts": eqn.params["num_consts"] + len(constants)}
+    params = scan_params(eqn.params, body.jaxpr, scan_counts(eqn.params)[0] + len(constants))
     return eqn.replace(invars=[*constants, *eqn.invars], params=params)
 
 
@@ -166,7 +173,7 @@ def _inline_cond(inliner: _Inliner, eqn: JaxprEqn) -> JaxprEqn:
     for constants, body in bodies:
         own = dict(zip(constants, body.jaxpr.invars, strict=False))
         invars = [own.get(var) or new_var(var.aval) for var in shared] + body.jaxpr.invars[len(constants) :]
-        branches.append(ClosedJaxpr(new_jaxpr([], invars, body.jaxpr.outvars, body.jaxpr.eqns, like=body.jaxpr), []))
+        branches.append(close_jaxpr(new_jaxpr([], invars, body.jaxpr.outvars, body.jaxpr.eqns)))
     index, *operands = eqn.invars
     return eqn.replace(invars=[index, *shared, *operands], params={**eqn.params, "branches": tuple(branches)})
 

@@ -11,7 +11,7 @@
 
 from collections.abc import Hashable, Sequence
 
-from foretrace._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, dce_jaxpr, new_jaxpr
+from foretrace._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, close_jaxpr, live_jaxpr, new_jaxpr
 from foretrace.program.elementwise import NARY
 from foretrace.program.emit import Emitter
 
@@ -35,7 +35,7 @@ def normalise(closed_jaxpr: ClosedJaxpr, num_hidden: int, num_params: int = 0) -
     """
     jaxpr = merge_equal(explicit_broadcasts(closed_jaxpr.jaxpr), num_params)
     jaxpr = own_outvars(jaxpr, num_hidden)
-    return remove_dead_code(ClosedJaxpr(jaxpr, closed_jaxpr.consts))
+    return remove_dead_code(close_jaxpr(jaxpr, closed_jaxpr.consts))
 
 
 def explicit_broadcasts(jaxpr: Jaxpr) -> Jaxpr:
@@ -50,7 +50,7 @@ def explicit_broadcasts(jaxpr: Jaxpr) -> Jaxpr:
         elif eqn.primitive.name in ("scan", "cond", "while"):
             eqn = eqn.replace(params={key: _in_bodies(value) for key, value in eqn.params.items()})
         eqns.extend((*emitter.eqns, eqn))
-    return new_jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns, like=jaxpr)
+    return new_jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns)
 
 
 def merge_equal(jaxpr: Jaxpr, num_params: int) -> Jaxpr:
@@ -74,7 +74,7 @@ def merge_equal(jaxpr: Jaxpr, num_params: int) -> Jaxpr:
             fixed.update(eqn.outvars)
         eqns.append(eqn)
     outvars = [v if isinstance(v, Literal) else merged.get(v, v) for v in jaxpr.outvars]
-    return new_jaxpr(jaxpr.constvars, jaxpr.invars, outvars, eqns, like=jaxpr)
+    return new_jaxpr(jaxpr.constvars, jaxpr.invars, outvars, eqns)
 
 
 def _identity(eqn: JaxprEqn) -> Hashable | None:
@@ -103,21 +103,21 @@ def own_outvars(jaxpr: Jaxpr, count: int) -> Jaxpr:
         elif position < count:
             free.remove(atom)
         outvars.append(atom)
-    return new_jaxpr(jaxpr.constvars, jaxpr.invars, outvars, [*jaxpr.eqns, *emitter.eqns], like=jaxpr)
+    return new_jaxpr(jaxpr.constvars, jaxpr.invars, outvars, [*jaxpr.eqns, *emitter.eqns])
 
 
 def remove_dead_code(closed_jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """The function without equations and constants that nothing needs; all inputs and effects stay."""
     jaxpr = closed_jaxpr.jaxpr
     if any(eqn.primitive.name in ("scan", "cond", "while") for eqn in jaxpr.eqns):
-        jaxpr, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)  # also inside their bodies
+        jaxpr = live_jaxpr(jaxpr)  # also inside their bodies
     else:
-        jaxpr = new_jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, _needed_eqns(jaxpr), like=jaxpr)
+        jaxpr = new_jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, _needed_eqns(jaxpr))
     used = _used_vars(jaxpr.eqns, jaxpr.outvars)
     constants = zip(closed_jaxpr.jaxpr.constvars, closed_jaxpr.consts, strict=True)
     kept = [(var, value) for var, value in constants if var in used]
-    pruned = new_jaxpr([var for var, _ in kept], jaxpr.invars, jaxpr.outvars, jaxpr.eqns, like=jaxpr)
-    return ClosedJaxpr(pruned, [value for _, value in kept])
+    pruned = new_jaxpr([var for var, _ in kept], jaxpr.invars, jaxpr.outvars, jaxpr.eqns)
+    return close_jaxpr(pruned, [value for _, value in kept])
 
 
 def _needed_eqns(jaxpr: Jaxpr) -> list[JaxprEqn]:
@@ -141,5 +141,5 @@ def _is_scalar_literal(atom: Atom) -> bool:
 
 def _in_bodies(value: object) -> object:
     if isinstance(value, ClosedJaxpr):
-        return ClosedJaxpr(explicit_broadcasts(value.jaxpr), value.consts)
+        return close_jaxpr(explicit_broadcasts(value.jaxpr), value.consts)
     return tuple(map(_in_bodies, value)) if isinstance(value, tuple) else value

@@ -9,7 +9,7 @@ of their own stand in front as functions. The text is valid Python, made for rea
 import itertools
 from collections.abc import Iterator, Sequence, Set
 
-from foretrace._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from foretrace._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, held_jaxprs, scan_counts
 from foretrace.program.elementwise import NARY
 from foretrace.program.inline import inline_calls
 from foretrace.program.records import Leaf, StepProgram
@@ -17,7 +17,6 @@ from foretrace.program.spelling import call_by_name, identifier, spell, spell_li
 
 _RESERVED = ("jax", "jnp", "step", "params", "hidden", "other", "inputs")
 _INDENT = "    "
-_SHOWN = ("length", "reverse", "num_consts", "num_carry")  # of what an equation with bodies says
 
 
 def to_code(program: StepProgram) -> str:
@@ -121,7 +120,7 @@ class _Printer:
     def right_hand_side(self, eqn: JaxprEqn) -> str:
         """An equation as an expression; the jaxprs it holds become functions."""
         operands = [self.text(v) for v in eqn.invars]
-        bodies = {key: held for key, value in eqn.params.items() if (held := _held_jaxprs(value))}
+        bodies = {key: held for key, value in eqn.params.items() if (held := held_jaxprs(value))}
         if not bodies:
             return spell(eqn, operands)
         if _is_function(eqn):
@@ -131,7 +130,12 @@ class _Printer:
             label = f"{eqn.primitive.name}_{key.replace('jaxpr', 'body')}"
             names = [self.function(body, label, eqn) for body in held]
             operands.append(f"{identifier(key)}={names[0] if len(names) == 1 else _tuple(names)}")
-        return call_by_name(eqn, operands, skip=[key for key in eqn.params if key not in _SHOWN])
+        shown = {}
+        if eqn.primitive.name == "scan":
+            num_consts, num_carry = scan_counts(eqn.params)
+            order = {key: eqn.params[key] for key in ("reverse", "length")}
+            shown = {**order, "num_consts": num_consts, "num_carry": num_carry}
+        return call_by_name(eqn.replace(params=shown), operands)
 
     def function(self, body: ClosedJaxpr, wanted: str, eqn: JaxprEqn) -> str:
         """Writes a body as a function in front of the step and returns its name."""
@@ -180,15 +184,6 @@ def _comment(variables: Sequence[Var]) -> str:
     """The shapes of what a line defines; scalars need none."""
     shapes = [str(list(v.aval.shape)) if v.aval.shape else "scalar" for v in variables]
     return f"  # {', '.join(shapes)}" if any(shape != "scalar" for shape in shapes) else ""
-
-
-def _held_jaxprs(value: object) -> list[ClosedJaxpr]:
-    """The jaxprs that a parameter of a primitive holds."""
-    if isinstance(value, Jaxpr):
-        return [ClosedJaxpr(value, [])] if not value.constvars else []
-    if isinstance(value, tuple):
-        return [jaxpr for item in value for jaxpr in _held_jaxprs(item)]
-    return [value] if isinstance(value, ClosedJaxpr) else []
 
 
 def _only_stretched(jaxpr: Jaxpr) -> set[Var]:

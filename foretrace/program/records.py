@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from foretrace._jax import ClosedJaxpr, Jaxpr, ShapedArray, Var, eval_jaxpr
+from foretrace._jax import ClosedJaxpr, Jaxpr, ShapedArray, Var, close_jaxpr, eval_jaxpr
 from foretrace.program.diagnostics import CompilationRecord, Path
 
 
@@ -72,7 +72,7 @@ class StepProgram:
     @property
     def closed_jaxpr(self) -> ClosedJaxpr:
         """The jaxpr together with its constants."""
-        return ClosedJaxpr(self.jaxpr, list(self.consts))
+        return close_jaxpr(self.jaxpr, list(self.consts))
 
     @property
     def param_invars(self) -> list[Var]:

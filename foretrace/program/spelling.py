@@ -70,9 +70,9 @@ def spell(eqn: JaxprEqn, operands: Sequence[str]) -> str:
     return spelling_rules.get(name, call_by_name)(eqn, operands)
 
 
-def call_by_name(eqn: JaxprEqn, operands: Sequence[str], skip: Sequence[str] = ()) -> str:
+def call_by_name(eqn: JaxprEqn, operands: Sequence[str]) -> str:
     """Any primitive as a call with its parameters as keywords."""
-    shown = {k: v for k, v in eqn.params.items() if v is not None and k not in skip}
+    shown = {k: v for k, v in eqn.params.items() if v is not None}
     keywords = [f"{identifier(key)}={spell_value(value)}" for key, value in shown.items()]
     return f"{identifier(eqn.primitive.name)}({', '.join([*operands, *keywords])})"
 

@@ -6,7 +6,7 @@ of `xs`, the body, and at the end the stacked `ys`. Order (`reverse`), constants
 
 from collections.abc import Sequence
 
-from foretrace._jax import Atom, Jaxpr, JaxprEqn, ShapedArray, Var, new_jaxpr, new_var, primitives
+from foretrace._jax import Atom, Jaxpr, JaxprEqn, ShapedArray, Var, new_jaxpr, new_var, primitives, scan_counts
 from foretrace.program.emit import Emitter
 from foretrace.program.inline import inline_jaxpr
 
@@ -20,7 +20,7 @@ def unroll_scan(eqn: JaxprEqn) -> Jaxpr:
     Returns:
         A jaxpr that maps the scan's operands to its results.
     """
-    num_consts, num_carry, length = (eqn.params[key] for key in ("num_consts", "num_carry", "length"))
+    (num_consts, num_carry), length = scan_counts(eqn.params), eqn.params["length"]
     invars = [new_var(v.aval) for v in eqn.invars]
     consts, carry = invars[:num_consts], list[Atom](invars[num_consts : num_consts + num_carry])
     xs = invars[num_consts + num_carry :]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from foretrace._jax import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+from foretrace._jax import held_jaxprs, jaxpr_as_fun
 from foretrace.program import inline_calls, inline_jaxpr
 
 X = jnp.linspace(0.1, 0.9, 3)
@@ -56,10 +56,8 @@ def all_eqns(jaxpr):
     for eqn in jaxpr.eqns:
         yield eqn
         for value in eqn.params.values():
-            for held in value if isinstance(value, tuple) else (value,):
-                held = held.jaxpr if isinstance(held, ClosedJaxpr) else held
-                if isinstance(held, Jaxpr):
-                    yield from all_eqns(held)
+            for held in held_jaxprs(value):
+                yield from all_eqns(held.jaxpr)
 
 
 @pytest.mark.parametrize("function", [*FUNCTIONS, in_while])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from foretrace._jax import JaxprEqn, Var
+from foretrace._jax import JaxprEqn, Var, scan_counts
 from foretrace.compiler import blocks, sparse
 from foretrace.compiler.axismaps import AxisMap, Shape
 from foretrace.compiler.blocks import Block
@@ -39,7 +39,7 @@ def _pattern(eqn: JaxprEqn, rows: Callable[[], list[Row]], out: int, operand: in
 
 def _reach(eqn: JaxprEqn, inside: Structure) -> list[dict[int, bool]]:
     """Operands that reach each output over any number of steps, and whether something mixes on the way."""
-    n_consts, n_carry = eqn.params["num_consts"], eqn.params["num_carry"]
+    n_consts, n_carry = scan_counts(eqn.params)
     edges = [{i: local.mixing for i, local in locals_.items()} for locals_ in inside]
     changed = True
     while changed:
@@ -56,7 +56,7 @@ def _reach(eqn: JaxprEqn, inside: Structure) -> list[dict[int, bool]]:
 
 
 def _unroll(eqn: JaxprEqn, inside: Structure) -> list[Row]:
-    n_consts, n_carry, length = (eqn.params[key] for key in ("num_consts", "num_carry", "length"))
+    (n_consts, n_carry), length = scan_counts(eqn.params), eqn.params["length"]
     carries: list[Row] = [{n_consts + k: blocks.identity(shape_of(v))} for k, v in enumerate(eqn.outvars[:n_carry])]
     stacked: list[list[Row]] = [[{} for _ in range(length)] for _ in eqn.outvars[n_carry:]]
     for step in reversed(range(length)) if eqn.params["reverse"] else range(length):
@@ -70,7 +70,7 @@ def _unroll(eqn: JaxprEqn, inside: Structure) -> list[Row]:
 
 def _entering(eqn: JaxprEqn, carries: list[Row], step: int) -> list[Row]:
     """What each input of the body is made of at one step."""
-    n_consts, n_carry = eqn.params["num_consts"], eqn.params["num_carry"]
+    n_consts, n_carry = scan_counts(eqn.params)
     consts: list[Row] = [{i: blocks.identity(shape_of(v))} for i, v in enumerate(eqn.invars[:n_consts])]
     slices: list[Row] = []
     for i, atom in enumerate(eqn.invars[n_consts + n_carry :], n_consts + n_carry):

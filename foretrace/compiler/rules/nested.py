@@ -11,11 +11,11 @@ from typing import Any
 import jax
 
 from foretrace._jax import (
-    ClosedJaxpr,
     Jaxpr,
     JaxprEqn,
     Var,
     bind_eqn,
+    held_jaxprs,
     is_float,
     make_jaxpr_of,
     tangent_jaxpr,
@@ -163,9 +163,8 @@ def nested_function(eqn: JaxprEqn) -> Structure:
 @rule_for("jit", "remat2", "checkpoint", "closed_call", "core_call")
 def called(eqn: JaxprEqn, known: Known) -> Structure:
     """A call inside code that is not inlined (an implementation, a derivative)."""
-    inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
-    jaxpr, consts = (inner.jaxpr, inner.consts) if isinstance(inner, ClosedJaxpr) else (inner, ())
-    return nested_structure(jaxpr, jaxpr.invars, jaxpr.outvars, consts, known.by_value)
+    (inner,) = held_jaxprs(eqn.params.get("jaxpr", eqn.params.get("call_jaxpr")))
+    return nested_structure(inner.jaxpr, inner.jaxpr.invars, inner.jaxpr.outvars, inner.consts, known.by_value)
 
 
 @rule_for("cond")
