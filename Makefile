@@ -7,7 +7,7 @@ PYTHON  := $(VENV)/bin/python
 JOBS    ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format bench docs docs-serve clean check-python
+.PHONY: help demo test test-slow lint format bench build docs docs-serve clean check-python
 
 help:  ## this list
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -58,6 +58,11 @@ bench: $(VENV)/.installed-all $(RIVAL)/.installed  ## measure compile time, spee
 	$(PYTHON) benchmarks/memory.py $(ARGS)
 	$(PYTHON) benchmarks/rules.py $(ARGS)
 	$(PYTHON) benchmarks/differences.py --rival-python $(RIVAL)/bin/python $(ARGS)
+
+build: $(VENV)/.installed-build  ## build wheel and sdist, install them in fresh environments, run every command there
+	rm -rf dist
+	$(PYTHON) -m build
+	$(PYTHON) .ci/check_install.py dist
 
 docs: $(VENV)/.installed-docs  ## build the pages into site/
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
