@@ -6,6 +6,7 @@ for one rule: where the cotangent is zero, so is its product with anything. The 
 and so a value made of parameters alone stays made of parameters alone.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -25,10 +26,20 @@ def _transposed(cotangent: Any, factor: Any) -> Any:
     return jnp.where(cotangent == 0, jnp.zeros_like(cotangent), scale_p.bind(factor, cotangent))
 
 
+def _mapped(operands: Sequence[Any], axes: Sequence[Any]) -> tuple[Any, int]:
+    """Both operands get the mapped axis in full: a transposition gives each a cotangent of its own shape."""
+    size = next(v.shape[axis] for v, axis in zip(operands, axes, strict=True) if axis is not None)
+    whole = [
+        jnp.broadcast_to(v, (size, *v.shape)) if axis is None else jnp.moveaxis(v, axis, 0)
+        for v, axis in zip(operands, axes, strict=True)
+    ]
+    return scale_p.bind(*whole), 0
+
+
 scale_p.def_impl(_multiply)
 scale_p.def_abstract_eval(lambda derivative, value: value.update(weak_type=False))
 mlir.register_lowering(scale_p, mlir.lower_fun(_multiply, multiple_results=False))
-batching.defbroadcasting(scale_p)
+batching.primitive_batchers[scale_p] = _mapped
 ad.defbilinear(
     scale_p,
     lambda cotangent, derivative, value: _transposed(cotangent, value),

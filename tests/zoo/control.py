@@ -183,3 +183,16 @@ def dropout(rng):
 
     params, state = _simple(rng)
     return step, params, state | {"key": jax.random.PRNGKey(0)}
+
+
+@control.function("gamma noise by the state", ["v"], {"w": "all -> v"})
+def gamma_noise(rng):
+    # A sample has a derivative by the shape parameter, so the noise is a path from state to state.
+    def step(params, state, x):
+        key, now = jax.random.split(state["key"])
+        noise = jax.random.gamma(now, jax.nn.softplus(state["v"]) + 0.5)
+        v = 0.5 * state["v"] + x @ params["w"] + 0.3 * noise
+        return {"v": v, "key": key}, v
+
+    params, state = _simple(rng)
+    return step, params, state | {"key": jax.random.PRNGKey(0)}

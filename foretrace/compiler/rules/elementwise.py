@@ -10,8 +10,8 @@ NO_DERIVATIVE = (
     sorted(WITHOUT_DERIVATIVE)
     + (
         "after_all argmax argmin bitcast_convert_type create_token iota random_bits random_clone random_fold_in "
-        "random_gamma random_seed random_split random_unwrap random_wrap reduce_and reduce_or reduce_xor "
-        "rng_bit_generator rng_uniform threefry2x32"
+        "random_seed random_split random_unwrap random_wrap reduce_and reduce_or reduce_xor rng_bit_generator "
+        "rng_uniform threefry2x32"
     ).split()
 )
 
@@ -33,6 +33,12 @@ def select(eqn: JaxprEqn, known: Known) -> Structure:
     """Each case counts, whichever is chosen; the predicate has no derivative."""
     out = eqn.outvars[0]
     return [{i: broadcast(out, case) for i, case in enumerate(eqn.invars) if i > 0}]
+
+
+@rule_for("random_gamma")
+def random_gamma(eqn: JaxprEqn, known: Known) -> Structure:
+    """A sample depends on the shape parameter at its place (by implicit reparametrisation), and not on the key."""
+    return [{1: SAME}]
 
 
 @rule_for(*NO_DERIVATIVE)
