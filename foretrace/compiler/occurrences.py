@@ -81,8 +81,8 @@ class Occurrence:
         return tuple(sorted({i for weight in self.weights for i in weight.parameters}))
 
 
-LINEAR_OPERANDS = {"dot_general": (0, 1), "conv_general_dilated": (1, 0), "gather": (0, 1)}
-"""Plain primitives that are linear in a weight: the operands that may be the weight; the other one is `x`."""
+LINEAR_OPERANDS = {"dot_general": (0, 1), "conv_general_dilated": (1,), "gather": (0,), "dynamic_slice": (0,)}
+"""Plain primitives that are linear in a weight, and the operands that may be the weight."""
 
 
 def has_marks(program: StepProgram) -> bool:
@@ -127,7 +127,7 @@ def _at(eqn: JaxprEqn, values: Values, known: Known, discover: bool) -> Iterator
         if not edges:
             continue
         if _is_linear(eqn, i, values):
-            x_var = _variable(eqn.invars[1 - i])
+            x_var = next((a for k, a in enumerate(eqn.invars) if k != i and values.of(a) is Made.DATA), None)
             yield _one(eqn, OccurrenceKind.LINEAR, i, values, x_var, eqn.outvars[0], discover)
         elif any(edge.mixing for edge in edges):
             yield _one(eqn, OccurrenceKind.OPAQUE, i, values, None, eqn.invars[i], False)
@@ -150,12 +150,9 @@ def _marked(eqn: JaxprEqn, values: Values, candidates: list[int]) -> Iterator[Oc
 
 
 def _is_linear(eqn: JaxprEqn, operand: int, values: Values) -> bool:
-    allowed = LINEAR_OPERANDS.get(eqn.primitive.name)
-    if allowed is None:
-        return False
     if eqn.primitive.name == "dot_general":
         return values.of(eqn.invars[1 - operand]) is not Made.PARAMETERS
-    return operand == allowed[0]
+    return operand in LINEAR_OPERANDS.get(eqn.primitive.name, ())
 
 
 def _one(

@@ -193,6 +193,10 @@ class Known:
                 self._evaluate(self._definition[atom])
         return self._values[atom]
 
+    def definition(self, atom: Atom) -> JaxprEqn | None:
+        """The equation that makes a variable; None for an input or a literal."""
+        return None if isinstance(atom, Literal) else self._definition.get(atom)
+
     def _evaluate(self, eqn: JaxprEqn) -> None:
         inputs = [self.value(a) for a in eqn.invars]
         if any(v is None for v in inputs) or eqn.effects or not all(_plain(v.aval) for v in eqn.outvars):

@@ -219,8 +219,7 @@ def _is_linear(eqn: JaxprEqn, varying: set[Var]) -> bool:
     fixed = [i for i in fixed if is_float(eqn.invars[i].aval)]
     if is_etp_primitive(eqn.primitive):
         return bool(fixed)
-    allowed = LINEAR_OPERANDS.get(eqn.primitive.name)
-    return allowed is not None and (allowed[0] in fixed or (eqn.primitive.name == "dot_general" and bool(fixed)))
+    return any(operand in fixed for operand in LINEAR_OPERANDS.get(eqn.primitive.name, ()))
 
 
 def _inputs(eqn: JaxprEqn, varying: set[Var]) -> list[Var]:

@@ -73,7 +73,7 @@ class Linearised:
 
     def over_steps(self, function: Callable[..., Any], variables: Sequence[Any], *stacked: Any) -> Any:
         """Maps a function of the values of some variables (and further stacked arrays) over the steps."""
-        own = [v for v in dict.fromkeys(variables) if not isinstance(v, Literal) and v in self._batched]
+        own = list(dict.fromkeys(v for v in variables if not isinstance(v, Literal) and v in self._batched))
 
         def at(values: Sequence[Any], *rest: Any) -> Any:
             known = {**self._fixed, **dict(zip(own, values, strict=True))}

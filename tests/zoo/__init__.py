@@ -1,6 +1,7 @@
 """The table of models: what the compiler must find in each, and something to train for everything above it."""
 
 from .control import control
+from .lookups import lookups
 from .marked import marked
 from .modules import modules
 from .neurons import neurons
@@ -12,7 +13,9 @@ from .spiking import spiking
 from .weights import weights
 
 MODELS: tuple[Model, ...] = tuple(
-    model for table in (rates, spiking, weights, positions, control, marked, modules, neurons) for model in table.models
+    model
+    for table in (rates, spiking, weights, lookups, positions, control, marked, modules, neurons)
+    for model in table.models
 )
 
 __all__ = ["MODELS", "Expected", "Model", "as_step", "backpropagated", "initialised", "inputs"]

@@ -54,6 +54,7 @@ OPERATORS: dict[str, Callable[[str, str], str]] = {
     "conv_general_dilated": lambda x, w: f"convolution of {x} with {w}",
     "etp_conv": lambda x, w: f"convolution of {x} with {w}",
     "gather": lambda x, w: f"embedding {w}[{x}]",
+    "dynamic_slice": lambda x, w: f"embedding {w}[{x}]",
     "etp_embedding": lambda x, w: f"embedding {w}[{x}]",
     "etp_einsum": lambda x, w: f"einsum of {x} and {w}",
 }
@@ -102,7 +103,7 @@ class Wording:
 
     def _linear(self, occurrence: Occurrence, weights: str) -> str:
         name = occurrence.primitive.name
-        if name in ("gather", "etp_embedding"):
+        if name in ("gather", "dynamic_slice", "etp_embedding"):
             return OPERATORS[name](self._listed(occurrence.x_var), weights)
         value = self.value(occurrence.x_var)
         if name == "dot_general" and occurrence.weights[0].index == 0:

@@ -1,17 +1,24 @@
-"""Gathers, scatters and dynamic slices: relabellings where the indices are constant, mixing where data decides."""
+"""Gathers, scatters and dynamic slices: relabellings where the indices are constant, mixing where data decides.
 
-from collections.abc import Sequence
+Data need not decide everything: in `table[arange(n), token]` the row is known, and any column may be meant. A lookup is
+run on the numbers of its operand's elements once for every value that the undecided indices can have, which gives each
+output element the elements that it may depend on.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from foretrace._jax import JaxprEqn, bind_eqn
+from foretrace._jax import Atom, JaxprEqn, bind_eqn
 from foretrace.compiler import sparse
 from foretrace.compiler.rules.structural import along_axes
 from foretrace.compiler.structure import (
     SAME,
     Known,
+    Local,
     Structure,
     anything,
     from_matrix,
@@ -27,23 +34,71 @@ from foretrace.compiler.structure import (
 def gather(eqn: JaxprEqn, known: Known) -> Structure:
     """Rows of the operand; an index out of bounds gives nothing."""
     operand, out = eqn.invars[0], eqn.outvars[0]
+    params = {**eqn.params, "fill_value": -1}
     indices = known.value(eqn.invars[1])
-    if indices is None:
-        return [{0: anything(out, operand)}]
-    filled = {**eqn.params, "fill_value": -1}
-    return [{0: from_rows(out, operand, lambda: _run(eqn, [index_array(operand), indices], filled))}]
+    if indices is not None:
+        return [{0: from_rows(out, operand, lambda: _run(eqn, [index_array(operand), indices], params))}]
+    columns, shape = index_columns(eqn.invars[1], known), shape_of(eqn.invars[1])[:-1]
+    axes = eqn.params["dimension_numbers"].start_index_map
+
+    def starts(values: Sequence[Any]) -> list[Any]:
+        return [jnp.stack([jnp.broadcast_to(value, shape) for value in values], axis=-1)]
+
+    return [{0: _any_of(eqn.replace(params=params), columns, axes, eqn.params["slice_sizes"], starts)}]
 
 
 @rule_for("dynamic_slice")
 def dynamic_slice(eqn: JaxprEqn, known: Known) -> Structure:
     """A window of the operand, moved inside it where it would stand out."""
     operand, out = eqn.invars[0], eqn.outvars[0]
+    columns = [known.value(atom) for atom in eqn.invars[1:]]
     starts = _values(eqn, known, 1)
     if starts is None:
-        return [{0: anything(out, operand)}]
+        return [{0: _any_of(eqn, columns, range(len(columns)), shape_of(out), list)}]
     sizes = list(zip(starts, shape_of(operand), shape_of(out), strict=True))
     index = [np.arange(length) + int(np.clip(start, 0, size - length)) for start, size, length in sizes]
     return [{0: along_axes(out, operand, index)}]
+
+
+def index_columns(indices: Atom, known: Known) -> list[np.ndarray | None]:
+    """The index for each axis that a gather takes one for; None where it is not known beforehand."""
+    value = known.value(indices)
+    if value is not None:
+        return list(np.moveaxis(value, -1, 0))
+    made = known.definition(indices)
+    last = len(shape_of(indices)) - 1
+    if made is None or made.primitive.name != "concatenate" or made.params["dimension"] != last:
+        return [None] * shape_of(indices)[-1]
+    return [column for part in made.invars for column in index_columns(part, known)]
+
+
+def _any_of(
+    eqn: JaxprEqn,
+    columns: Sequence[np.ndarray | None],
+    axes: Sequence[int],
+    window: Sequence[int],
+    starts: Callable[[Sequence[Any]], list[Any]],
+) -> Local:
+    """A lookup whose unknown indices may have any value that leaves the window inside the operand."""
+    operand, out = eqn.invars[0], eqn.outvars[0]
+    unknown = [k for k, column in enumerate(columns) if column is None]
+    free = [range(shape_of(operand)[axes[k]] - window[axes[k]] + 1) for k in unknown]
+
+    def sources() -> sparse.Matrix:
+        numbers = jnp.asarray(index_array(operand), np.int32)
+
+        def looked_up(chosen: Sequence[Any]) -> jax.Array:
+            values = list(columns)
+            for k, value in zip(unknown, chosen, strict=True):
+                values[k] = value
+            return bind_eqn(eqn, numbers, *(jnp.asarray(v, np.int32) for v in starts(values)))[0].reshape(-1)
+
+        with jax.ensure_compile_time_eval():
+            choices = [jnp.asarray(c.reshape(-1), np.int32) for c in np.meshgrid(*free, indexing="ij")]
+            table = np.asarray(jax.vmap(looked_up)(choices))
+        return sparse.from_lists(table.T, size_of(operand))
+
+    return from_matrix(out, operand, sources, mixing=True)
 
 
 @rule_for("dynamic_update_slice")

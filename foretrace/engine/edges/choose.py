@@ -6,7 +6,7 @@ from foretrace.engine.edges.base import Edges, Elementwise
 from foretrace.engine.edges.bilinear import bilinear
 from foretrace.engine.edges.coloured import Coloured
 from foretrace.engine.edges.convolution import convolution
-from foretrace.engine.edges.lookup import embedding_lookup, row_gather
+from foretrace.engine.edges.lookup import embedding_lookup, gather_lookup, slice_lookup
 from foretrace.engine.edges.sparse import sparse
 
 
@@ -23,7 +23,8 @@ def edges_for(occurrence: Occurrence, weight: Weight, known: Known) -> Edges:
     """
     if occurrence.kind is OccurrenceKind.ELEMENTWISE:
         return Elementwise(tuple(occurrence.y_var.aval.shape))
-    return structured_edges(occurrence, weight, known) or Coloured(occurrence.eqn, _y_index(occurrence), weight.index)
+    found = structured_edges(occurrence, weight, known)
+    return found or Coloured(occurrence.eqn, _y_index(occurrence), weight.index, known)
 
 
 def structured_edges(occurrence: Occurrence, weight: Weight, known: Known) -> Edges | None:
@@ -33,7 +34,9 @@ def structured_edges(occurrence: Occurrence, weight: Weight, known: Known) -> Ed
         case "etp_embedding":
             return embedding_lookup(eqn)
         case "gather":
-            return row_gather(eqn)
+            return gather_lookup(eqn, known)
+        case "dynamic_slice":
+            return slice_lookup(eqn)
         case "etp_sparse_matmul":
             index = [known.value(atom) for atom in eqn.invars[2:]]
             return None if any(value is None for value in index) else sparse(eqn, index)

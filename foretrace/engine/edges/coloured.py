@@ -5,15 +5,17 @@ of ones at one colour then gives, at every element of `y`, the coefficient of th
 groups or dilations, gathers and users' own operators all come this way.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foretrace._jax import JaxprEqn, make_jaxpr_of
-from foretrace.compiler.patterns import analyse
+from foretrace._jax import JaxprEqn
+from foretrace.compiler.blocks import identity
+from foretrace.compiler.patterns import structure_of
+from foretrace.compiler.structure import Known
 from foretrace.engine.edges.base import Edges, operator_of
 
 
@@ -24,13 +26,15 @@ class Coloured(Edges):
         eqn: The equation.
         y_index: Which output is `y`.
         w_index: Which operand is the weight.
+        known: Values that are known before the step runs.
     """
 
-    def __init__(self, eqn: JaxprEqn, y_index: int, w_index: int) -> None:
+    def __init__(self, eqn: JaxprEqn, y_index: int, w_index: int, known: Known) -> None:
         self.w_index, self.w_shape = w_index, tuple(eqn.invars[w_index].aval.shape)
         self.y_shape, self.dtype = tuple(eqn.outvars[y_index].aval.shape), eqn.outvars[y_index].aval.dtype
         self.operator = operator_of(eqn, y_index)
-        rows, columns = _pattern(eqn, self.operator, w_index)
+        local = structure_of(eqn, known)[y_index][w_index]
+        rows, columns = local.apply(identity(self.w_shape)).pairs()
         self.colors, count = _colour(rows, columns, int(np.prod(self.w_shape, dtype=int)))
         self.table = np.full((count, int(np.prod(self.y_shape, dtype=int))), -1, dtype=np.int64)
         self.table[self.colors[columns], rows] = columns
@@ -68,13 +72,6 @@ class Coloured(Edges):
 
 def _flat(array: jax.Array, lead: int) -> jax.Array:
     return array.reshape(*array.shape[:lead], -1)
-
-
-def _pattern(eqn: JaxprEqn, operator: Callable[..., Any], w_index: int) -> tuple[np.ndarray, np.ndarray]:
-    """Elements of `y` and the elements of the weight that they depend on."""
-    jaxpr = make_jaxpr_of(operator, [atom.aval for atom in eqn.invars])
-    found = analyse(jaxpr.jaxpr, [jaxpr.jaxpr.invars[w_index]], cut=False, consts=jaxpr.consts)
-    return found.of(jaxpr.jaxpr.outvars[0], jaxpr.jaxpr.invars[w_index]).pairs()
 
 
 def _colour(rows: np.ndarray, columns: np.ndarray, size: int) -> tuple[np.ndarray, int]:
