@@ -27,6 +27,7 @@ from foretrace.program.records import StepProgram
 REDUCTIONS = {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod"}
 CUMULATIVE = {"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"}
 ALWAYS_MIXING = {"conv_general_dilated", "sort", "while", "fft", "cholesky", "triangular_solve", "lu", "top_k"}
+ALWAYS_MIXING |= {"bcoo_dot_general"}  # a product of JAX's sparse matrices
 
 
 def mixes(eqn: JaxprEqn, constant: Callable[[Any], bool]) -> bool:

@@ -21,7 +21,7 @@ def find_records(
 ) -> list[CompilationRecord]:
     """Records of unknown primitives, odd marked operators, states without credit, and each parameter's occurrences."""
     return [
-        *(_unknown(name) for name in dict.fromkeys(eqn.primitive.name for eqn in patterns.unknown)),
+        *map(_unknown, patterns.unknown),
         *(record for eqn in program.jaxpr.eqns for record in _mark_records(eqn, values)),
         *_without_credit(program, patterns),
         *(record for parameter in parameters for record in _parameter_records(parameter, patterns, program)),

@@ -21,7 +21,6 @@ from foretrace.compiler.structure import (
     Structure,
     anything,
     broadcast,
-    dense,
     shape_of,
     structure_rules,
 )
@@ -33,7 +32,7 @@ Pattern = dict[int, Block]
 
 @dataclass
 class Patterns:
-    """What the analysis found; see `analyse`."""
+    """What the analysis found; see `analyse`. `unknown` names the primitives on the way that nothing is known of."""
 
     sources: tuple[Var, ...]
     cut: bool
@@ -41,7 +40,7 @@ class Patterns:
     direct: dict[Var, int] = field(default_factory=dict)
     mixed: dict[Var, int] = field(default_factory=dict)
     structures: dict[int, Structure] = field(default_factory=dict)
-    unknown: list[JaxprEqn] = field(default_factory=list)
+    unknown: dict[str, None] = field(default_factory=dict)
     _number: dict[Var, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -96,7 +95,7 @@ def analyse(
     for number, eqn in enumerate(jaxpr.eqns):
         carried = [i for i, a in enumerate(eqn.invars) if not isinstance(a, Literal) and _carries(found, a)]
         if carried:
-            structure = structure_of(eqn, known, found.unknown)
+            structure = structure_of(eqn, known)
             found.structures[number] = structure
             for out, locals_ in zip(eqn.outvars, structure, strict=True):
                 _propagate(found, eqn, out, {i: locals_[i] for i in carried if i in locals_})
@@ -105,14 +104,10 @@ def analyse(
     return found
 
 
-def structure_of(eqn: JaxprEqn, known: Known, unknown: list[JaxprEqn] | None = None) -> Structure:
+def structure_of(eqn: JaxprEqn, known: Known) -> Structure:
     """The local structure of one equation; an unknown primitive mixes everything."""
-    rule = structure_rules.get("etp" if is_etp_primitive(eqn.primitive) else eqn.primitive.name)
-    structure = structure_rules["unknown"](eqn, known) if rule is None else rule(eqn, known)
-    if not structure:
-        structure = dense(eqn)
-        if unknown is not None:
-            unknown.append(eqn)
+    name = "etp" if is_etp_primitive(eqn.primitive) else eqn.primitive.name
+    structure = structure_rules.get(name, structure_rules["unknown"])(eqn, known)
     if known.by_value:
         return [_with_values(eqn, out, locals_) for out, locals_ in zip(eqn.outvars, structure, strict=True)]
     return [
@@ -146,6 +141,7 @@ def _propagate(found: Patterns, eqn: JaxprEqn, out: Var, locals_: Mapping[int, L
     block: Pattern = {}
     for i, local in locals_.items():
         source = eqn.invars[i]
+        found.unknown.update(dict.fromkeys(sorted(local.unknown)))
         before, behind = found.direct.get(source, 0), found.mixed.get(source, 0)
         direct, mixed = direct | (0 if local.mixing else before), mixed | behind | (before if local.mixing else 0)
         if local.mixing and found.cut:

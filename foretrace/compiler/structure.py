@@ -25,14 +25,18 @@ class Local:
     Args:
         build: Makes the block; called once, and only where the path is not cut.
         mixing: One element of the output depends on several of the input, so the path is cut.
+        unknown: Names of the primitives on the path that nothing is known of, which count as mixing everything.
     """
 
-    __slots__ = ("_block", "_build", "mixing")
+    __slots__ = ("_block", "_build", "mixing", "unknown")
 
-    def __init__(self, build: Callable[[], Block] | Block, mixing: bool = False) -> None:
+    def __init__(
+        self, build: Callable[[], Block] | Block, mixing: bool = False, unknown: frozenset[str] = frozenset()
+    ) -> None:
         self._block = build if isinstance(build, Block) else None
         self._build = build
         self.mixing = mixing
+        self.unknown = unknown
 
     @property
     def block(self) -> Block:
@@ -158,6 +162,15 @@ def from_rows(out: Atom, source: Atom, rows: Callable[[], np.ndarray]) -> Local:
 def dense(eqn: JaxprEqn) -> Structure:
     """Everything may depend on everything: the safe answer."""
     return [{i: anything(out, source) for i, source in enumerate(eqn.invars)} for out in eqn.outvars]
+
+
+def unknown(eqn: JaxprEqn) -> Structure:
+    """The safe answer for a primitive that nothing is known of; who reads the structure learns its name."""
+    name = frozenset([eqn.primitive.name])
+    return [
+        {i: Local(lambda local=local: local.block, mixing=True, unknown=name) for i, local in locals_.items()}
+        for locals_ in dense(eqn)
+    ]
 
 
 def anything(out: Atom, source: Atom) -> Local:

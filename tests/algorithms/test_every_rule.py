@@ -29,6 +29,7 @@ MODELS = {
     "embedding": "marked embedding",
     "delay line": "delay line that feeds a neuron",
     "two layers": "two layers of LIF",
+    "plain sparse": "plain sparse products",
 }
 
 

@@ -38,6 +38,7 @@ SATURATED = [
     "rolled state",
     "permuted state of a recurrent network",
     "delay line that feeds a neuron",
+    "plain sparse products",
 ]
 
 

@@ -61,6 +61,73 @@ def test_primitive_with_a_tangent_rule_is_not_unknown():
     assert graph.parameters[0].history == "all"
 
 
+def linear_primitives(names):
+    """Identities for which JAX knows that they are linear, and nothing else; the tangent of each is the next."""
+    from foretrace._jax import ad
+
+    made = [opaque_primitive(name) for name in names]
+    for one, following in zip(made, [*made[1:], made[0]], strict=True):
+        ad.primitive_jvps[one] = lambda primals, tangents, one=one, following=following: (
+            one.bind(*primals),
+            following.bind(*tangents),
+        )
+    return made
+
+
+@pytest.mark.parametrize("names", [["linear_alone"], ["linear_first", "linear_second"]])
+def test_linear_primitive_without_a_rule_is_reported(names):
+    linear, *_ = linear_primitives(names)
+
+    def step(params, state, x):
+        v = linear.bind(0.9 * state["v"]) + x @ params["w"]
+        return {"v": v}, v
+
+    graph = compiled(step)
+    (record,) = [r for r in graph.diagnostics if r.kind is DiagnosticKind.PRIMITIVE_UNKNOWN]
+    assert (record.primitive, record.level) == (names[0], DiagnosticLevel.WARNING)
+    assert graph.parameters[0].history == "direct"
+
+
+def test_pattern_of_a_linear_primitive_without_a_rule_is_everything():
+    from foretrace.compiler.patterns import analyse
+
+    linear, *_ = linear_primitives(["linear_whole"])
+    closed = jax.make_jaxpr(lambda v: linear.bind(v))(jnp.ones((2, 3)))
+    found = analyse(closed.jaxpr, closed.jaxpr.invars, cut=False)
+    assert found.of(closed.jaxpr.outvars[0], closed.jaxpr.invars[0]).matrix.toarray().all()
+
+
+def _in_scan(f):
+    return lambda v: jax.lax.scan(lambda c, _: (f(c), None), v, length=3)[0]
+
+
+def _in_tangent(f):
+    @jax.custom_jvp
+    def same(v):
+        return v
+
+    same.defjvp(lambda primals, tangents: (same(*primals), f(*tangents)))
+    return same
+
+
+def _in_cotangent(f):
+    same = jax.custom_vjp(lambda v: v)
+    same.defvjp(lambda v: (v, None), lambda _, cotangent: (f(cotangent),))
+    return same
+
+
+@pytest.mark.parametrize("place", [_in_scan, _in_tangent, _in_cotangent, jax.checkpoint])
+def test_unknown_primitive_inside_other_code_is_reported(place):
+    opaque = opaque_primitive(f"opaque_{place.__name__}")
+
+    def step(params, state, x):
+        v = place(opaque.bind)(0.9 * state["v"]) + x @ params["w"]
+        return {"v": v}, v
+
+    graph = compiled(step)
+    assert opaque.name in [r.primitive for r in graph.diagnostics if r.kind is DiagnosticKind.PRIMITIVE_UNKNOWN]
+
+
 def test_state_that_changes_shape_is_refused():
     with pytest.raises(ft.StateMismatchError, match="`v`"):
         compiled(lambda params, state, x: ({"v": x @ params["w"] @ params["w"].T}, x))

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import sparse
 
 from .records import BATCH, HIDDEN, INPUT, OUT, WIDE, Table, normal, spike, spikes, tokens, weight
 
@@ -167,3 +168,22 @@ def heads(rng):
 
     params = {"w_in": weight(rng, HIDDEN, INPUT, WIDE), "w_rec": weight(rng, HIDDEN, WIDE, WIDE, gain=0.7)}
     return step, params, {"h": weight(rng, BATCH, HIDDEN, WIDE)}
+
+
+@weights.function(
+    "plain sparse products", ["v"], {"w_in": "in-step", "w_rec": "in-step", "b": "direct -> v"}, draw=normal(INPUT)
+)
+def plain_sparse(rng):
+    # JAX's own sparse product is linear, but nothing says which elements it joins: it counts as mixing everything.
+    into, back = (np.argwhere(rng.random((HIDDEN, size)) < 0.6) for size in (INPUT, HIDDEN))
+
+    def product(values, places, x):
+        return sparse.BCOO((values, places), shape=(HIDDEN, len(x))) @ x
+
+    def step(params, state, x):
+        current = product(params["w_in"], into, x) + product(params["w_rec"], back, jnp.sin(state["v"]))
+        v = 0.8 * state["v"] + jnp.tanh(current + params["b"])
+        return {"v": v}, v
+
+    params = {"w_in": weight(rng, len(into)), "w_rec": weight(rng, len(back)), "b": weight(rng, HIDDEN)}
+    return step, params, _state(rng, HIDDEN)

@@ -26,8 +26,12 @@ def scan(eqn: JaxprEqn, known: Known) -> Structure:
     closed = eqn.params["jaxpr"]
     inside = nested_structure(closed.jaxpr, closed.jaxpr.invars, closed.jaxpr.outvars, closed.consts, known.by_value)
     patterns = functools.cache(lambda: _unroll(eqn, inside))
+    unknown = frozenset().union(*(local.unknown for locals_ in inside for local in locals_.values()))
     return [
-        {i: Local(functools.partial(_pattern, eqn, patterns, out, i), mixing) for i, mixing in row.items()}
+        {
+            i: Local(functools.partial(_pattern, eqn, patterns, out, i), mixing, unknown if mixing else frozenset())
+            for i, mixing in row.items()
+        }
         for out, row in enumerate(_reach(eqn, inside))
     ]
 

@@ -26,21 +26,28 @@ from foretrace.compiler.axismaps import Shape
 from foretrace.compiler.blocks import Block
 from foretrace.compiler.patterns import Patterns, analyse
 from foretrace.compiler.rules.connections import by_connections
-from foretrace.compiler.structure import SAME, Known, Local, Structure, rule_for, shape_of
+from foretrace.compiler.structure import SAME, Known, Local, Structure, rule_for, shape_of, unknown
 
 
 @rule_for("unknown")
 def by_tangent(eqn: JaxprEqn, known: Known) -> Structure:
-    """A primitive without a rule: what its tangent rule says, or nothing where it has none that helps."""
+    """A primitive without a rule: what its tangent rule says, unless there is none that helps.
+
+    The tangent of a linear primitive is the primitive itself, or another whose tangent leads back to it. Then nothing
+    is learned from it, and this is found out at once: patterns of mixing paths are worked out later, when it is
+    forgotten which primitives led to one another.
+    """
     if eqn.primitive.name in _in_progress:
-        return []
+        return unknown(eqn)
     _in_progress.append(eqn.primitive.name)
     try:
-        return _through_jvp(eqn)
-    except Exception:  # a foreign rule may fail in any way, and then the safe answer is the caller's
-        return []
+        structure = _through_jvp(eqn)
+    except Exception:  # a foreign rule may fail in any way
+        return unknown(eqn)
     finally:
         _in_progress.pop()
+    helps = not any(local.unknown for locals_ in structure for local in locals_.values())
+    return structure if helps else unknown(eqn)
 
 
 _in_progress: list[str] = []
@@ -129,7 +136,7 @@ def custom_vjp(eqn: JaxprEqn, known: Known) -> Structure:
 def _transposed(local: Local, out: Var) -> Local:
     if local is SAME:
         return SAME
-    return Local(lambda: local.apply(blocks.identity(shape_of(out))).transposed(), local.mixing)
+    return Local(lambda: local.apply(blocks.identity(shape_of(out))).transposed(), local.mixing, local.unknown)
 
 
 @rule_for("etp")
@@ -193,7 +200,7 @@ def nested_structure(
 
 def _local(cut: Patterns, whole: Callable[[], Patterns], out: Any, source: Var) -> Local:
     if cut.reaches_through_mixing(source, out):
-        return Local(lambda: whole().of(out, source), mixing=True)
+        return Local(lambda: whole().of(out, source), mixing=True, unknown=frozenset(cut.unknown))
     block = cut.of(out, source)
     return SAME if block.is_identity else Local(block)
 
@@ -203,4 +210,4 @@ def _either(first: Local, second: Local, shape: Shape) -> Local:
         source = blocks.identity(shape)
         return first.apply(source).union(second.apply(source))
 
-    return Local(block, first.mixing or second.mixing)
+    return Local(block, first.mixing or second.mixing, first.unknown | second.unknown)
