@@ -72,14 +72,16 @@ def run_perturbed(
     """
     env = _start(plan, weights, step)
     saved = dict(zip(plan.saved_vars, step.saved, strict=True)) if step.saved else {}
-    shifts = dict(zip(plan.saved_vars, y_shifts, strict=True))
-    shifts |= dict(zip(plan.program.hidden_outvars, state_shifts, strict=True))
+    # A new state may be the output of an operator itself: then one variable is `y` and, behind the hold, the state.
+    of_y = dict(zip(plan.saved_vars, y_shifts, strict=True))
+    shifts = dict(zip(plan.program.hidden_outvars, state_shifts, strict=True))
     for var, shift in (further_shifts or {}).items():
         shifts[var] = shifts[var] + shift if var in shifts else shift
         env.update({var: env[var] + shift} if var in env else {})
     held = set() if apart is None else set(apart.hidden_outvars)
     for eqn in plan.jaxpr.eqns:
         for var, value in zip(eqn.outvars, _run(plan, eqn, env, saved), strict=True):
+            value = value + of_y[var] if var in of_y else value
             value = jax.lax.stop_gradient(value) if var in held else value
             env[var] = value + shifts[var] if var in shifts else value
     hidden = [env[var] for var in plan.program.hidden_outvars]

@@ -19,6 +19,8 @@ SOME = [
     "marked embedding",
     "delay line that feeds a neuron",
     "projection broadcast over a second axis",
+    "LIF that keeps its current",
+    "projected LSTM",
     "inner scan of 40 recurrent sub-steps, the matmul inside",
 ]
 

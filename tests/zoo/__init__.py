@@ -1,5 +1,6 @@
 """The table of models: what the compiler must find in each, and something to train for everything above it."""
 
+from .bare_states import bare_states
 from .control import control
 from .lookups import lookups
 from .marked import marked
@@ -14,7 +15,7 @@ from .weights import weights
 
 MODELS: tuple[Model, ...] = tuple(
     model
-    for table in (rates, spiking, weights, lookups, positions, control, marked, modules, neurons)
+    for table in (rates, bare_states, spiking, weights, lookups, positions, control, marked, modules, neurons)
     for model in table.models
 )
 
