@@ -59,7 +59,7 @@ class RTRL(Rule):
     def advance(
         self, plan: Plan, params: Sequence[Any], block: Block, trace: jax.Array
     ) -> tuple[list[jax.Array] | None, jax.Array]:
-        weights, pull_back = weights_of(plan, params)
+        weights = weights_of(plan, params)
         asked = in_step(plan, weights, block)
 
         def one(carry: tuple[jax.Array, jax.Array], item: tuple[Any, Any]) -> tuple[Any, None]:
@@ -70,7 +70,7 @@ class RTRL(Rule):
             whole = WholeStep(plan, weights, step)
 
             def row(cotangent: jax.Array) -> jax.Array:
-                by_params = pull_back(whole.pull(cotangent)[0])
+                by_params = weights.pull_back(whole.pull(cotangent)[0])
                 return join([by_params[k] for k in _places(plan)])
 
             direct = in_chunks(row, jnp.eye(influence.shape[1], dtype=whole.hidden.dtype), influence.shape[0])
@@ -81,7 +81,7 @@ class RTRL(Rule):
         (trace, total), _ = jax.lax.scan(one, start, (block.steps, None if asked is None else asked[1]))
         if asked is None:
             return None, trace
-        return added(pull_back(asked[0]), _gradients(plan, total)), trace
+        return added(weights.pull_back(asked[0]), _gradients(plan, total)), trace
 
     def credit(
         self, plan: Plan, params: Sequence[Any], trace: jax.Array, signal: Sequence[jax.Array]

@@ -85,7 +85,7 @@ class SnAp(Rule):
     def advance(
         self, plan: Plan, params: Sequence[Any], block: Block, trace: Entries
     ) -> tuple[list[jax.Array] | None, Entries]:
-        weights, pull_back = weights_of(plan, params)
+        weights = weights_of(plan, params)
         asked, layout, tables = in_step(plan, weights, block), _layout(plan, self.n), trace.tables
 
         def one(carry: tuple[list[jax.Array], Any], item: tuple[Any, Any]) -> tuple[Any, None]:
@@ -95,7 +95,7 @@ class SnAp(Rule):
                 total = total + _contract(plan, tables, values, signal)
             whole = WholeStep(plan, weights, step)
             by_states = _by_states(layout, tables, whole)
-            by_params = _by_params(layout, tables, whole, pull_back)
+            by_params = _by_params(layout, tables, whole)
             return (
                 [_next(s, v, by_states, by_params) for s, v in zip(tables.shelves, values, strict=True)],
                 total,
@@ -104,7 +104,7 @@ class SnAp(Rule):
         start = (trace.values, jnp.zeros(_param_count(plan), _dtype(plan)))
         (values, total), _ = jax.lax.scan(one, start, (block.steps, None if asked is None else asked[1]))
         after = Entries(values, tables)
-        return None if asked is None else added(pull_back(asked[0]), _gradients(plan, total)), after
+        return None if asked is None else added(weights.pull_back(asked[0]), _gradients(plan, total)), after
 
     def credit(self, plan: Plan, params: Sequence[Any], trace: Entries, signal: Sequence[jax.Array]) -> list[jax.Array]:
         return _gradients(plan, _contract(plan, trace.tables, trace.values, join(signal)))
@@ -116,17 +116,17 @@ def _by_states(layout: Layout, tables: Tables, whole: WholeStep) -> jax.Array:
     return join([_each_colour(direction, tables.states, layout.states_count, whole)])
 
 
-def _by_params(layout: Layout, tables: Tables, whole: WholeStep, pull_back: Any) -> jax.Array:
+def _by_params(layout: Layout, tables: Tables, whole: WholeStep) -> jax.Array:
     """The derivatives of states by parameters: parameter by parameter, colour by colour, flat."""
     found = []
     for places, colours, count in zip(layout.places, tables.params, layout.params_counts, strict=True):
 
         def rows(cotangent: jax.Array, places: list[int] = places) -> list[jax.Array]:
-            by_params = pull_back(whole.pull(cotangent)[0])
+            by_params = whole.weights.pull_back(whole.pull(cotangent)[0])
             return [by_params[k] for k in places]
 
         found += _each_colour(rows, colours, count, whole)
-    return join(found) if found else jnp.zeros(0)
+    return join(found)
 
 
 def _each_colour(function: Any, colours: jax.Array, count: int, whole: WholeStep) -> Any:

@@ -64,7 +64,7 @@ class UORO(Rule):
     def advance(
         self, plan: Plan, params: Sequence[Any], block: Block, trace: RankOne
     ) -> tuple[list[jax.Array] | None, RankOne]:
-        weights, pull_back = weights_of(plan, params)
+        weights = weights_of(plan, params)
         asked = in_step(plan, weights, block)
 
         def one(carry: tuple[RankOne, Any], item: tuple[Any, Any]) -> tuple[Any, None]:
@@ -75,12 +75,12 @@ class UORO(Rule):
             whole = WholeStep(plan, weights, step)
             key, own = jax.random.split(trace.key)
             signs = jax.random.rademacher(own, trace.states.shape, trace.states.dtype)
-            direct = pull_back(whole.pull(signs)[0])
+            direct = weights.pull_back(whole.pull(signs)[0])
             return (self._next(trace, whole.push(trace.states), signs, direct)._replace(key=key), total), None
 
         start = (trace, [jnp.zeros_like(value) for value in trace.params])
         (trace, total), _ = jax.lax.scan(one, start, (block.steps, None if asked is None else asked[1]))
-        return None if asked is None else added(pull_back(asked[0]), total), trace
+        return None if asked is None else added(weights.pull_back(asked[0]), total), trace
 
     def _next(self, trace: RankOne, carried: jax.Array, signs: jax.Array, direct: Sequence[jax.Array]) -> RankOne:
         """The two vectors after a step, given `H s`, `nu` and `nu^T P`."""

@@ -6,7 +6,7 @@ the step's own loss asks of both. Hidden states are one flat vector here, in the
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +29,9 @@ def hidden_dtype(plan: Plan) -> Any:
 
 
 def join(values: Sequence[Any], lead: int = 0) -> jax.Array:
-    """Arrays as one vector, behind some leading axes that they share."""
-    return jnp.concatenate([jnp.reshape(v, (*jnp.shape(v)[:lead], -1)) for v in values], axis=-1)
+    """Arrays as one vector, behind some leading axes that they share; no arrays are an empty vector."""
+    parts = [jnp.reshape(v, (*jnp.shape(v)[:lead], -1)) for v in values]
+    return jnp.concatenate(parts, axis=-1) if parts else jnp.zeros(0)
 
 
 def split(vector: jax.Array, like: Sequence[Any]) -> list[jax.Array]:
@@ -48,8 +49,25 @@ def split_hidden(plan: Plan, vector: jax.Array) -> list[jax.Array]:
     return split(vector, [leaf.aval for leaf in plan.program.hidden])
 
 
+class Weights(NamedTuple):
+    """What a plan's parameters make for a block of steps.
+
+    Attributes:
+        values: The weights, which have derivatives.
+        marks: Booleans and integers made of parameters, which have none.
+        pull_back: Gradients of the parameters from those of the weights.
+    """
+
+    values: list[jax.Array]
+    marks: list[jax.Array]
+    pull_back: Callable[[Sequence[Any]], list[jax.Array]]
+
+
 class WholeStep:
     """One step, linearised.
+
+    A tangent is pushed by the transpose of the pull, not by forward mode: a user's own backward pass (`custom_vjp`) has
+    no forward mode, and what it says is what BPTT follows.
 
     Args:
         plan: The plan.
@@ -57,15 +75,15 @@ class WholeStep:
         step: The values that the step starts from.
     """
 
-    def __init__(self, plan: Plan, weights: Sequence[Any], step: Step) -> None:
-        self.plan, self.weights, self.step = plan, list(weights), step
+    def __init__(self, plan: Plan, weights: Weights, step: Step) -> None:
+        self.plan, self.weights, self.step = plan, weights, step
         self.hidden = join(step.hidden)
-        _, self._pull = jax.vjp(self._run, self.weights, self.hidden)
-        _, self._push = jax.linearize(lambda hidden: self._run(self.weights, hidden), self.hidden)
+        new, self._pull = jax.vjp(self._run, weights.values, self.hidden)
+        _, self._push = jax.vjp(lambda cotangent: self._pull(cotangent)[1], jnp.zeros_like(new))
 
     def _run(self, weights: Any, hidden: jax.Array) -> jax.Array:
         step = Step(split_hidden(self.plan, hidden), self.step.other, self.step.inputs, [])
-        return join(run_forward(self.plan, weights, step)[0])
+        return join(run_forward(self.plan, [*weights, *self.weights.marks], step)[0])
 
     def pull(self, cotangent: jax.Array) -> tuple[list[jax.Array], jax.Array]:
         """What a cotangent of the new hidden states asks of the weights and of the previous hidden states."""
@@ -74,23 +92,24 @@ class WholeStep:
     def push(self, tangent: jax.Array) -> jax.Array:
         """Where a tangent of the previous hidden states goes."""
         if jnp.iscomplexobj(tangent):
-            return self._push(tangent.real) + 1j * self._push(tangent.imag)
-        return self._push(tangent.astype(self.hidden.dtype))
+            return self.push(tangent.real) + 1j * self.push(tangent.imag)
+        return self._push(tangent.astype(self.hidden.dtype))[0]
 
 
-def in_step(plan: Plan, weights: Sequence[Any], block: Block) -> tuple[list[jax.Array], jax.Array] | None:
+def in_step(plan: Plan, weights: Weights, block: Block) -> tuple[list[jax.Array], jax.Array] | None:
     """What the losses of a block ask of the weights within each step, and of the hidden states before it.
 
     Returns:
         Gradients of the weights, summed over the steps, and the derivatives of each step's loss by the previous hidden
         states, `(K, hidden)`, through the whole step. None where the block has no losses.
     """
-    cotangents = block.cotangents
+    cotangents, marks = block.cotangents, weights.marks
     if cotangents is None:
         return None
 
     def asked(weights: Any, step: Step, given: Any) -> jax.Array:
-        hidden, _, outputs, _ = run_forward(plan, weights, Step(step.hidden, step.other, step.inputs, []))
+        bare = Step(step.hidden, step.other, step.inputs, [])
+        hidden, _, outputs, _ = run_forward(plan, [*weights, *marks], bare)
         pairs = zip([*outputs, *hidden], given, strict=True)
         return sum((jnp.real(jnp.sum(c * v)) for v, c in pairs if c is not None), start=jnp.zeros(()))
 
@@ -101,14 +120,20 @@ def in_step(plan: Plan, weights: Sequence[Any], block: Block) -> tuple[list[jax.
     floating = [is_float(getattr(atom, "aval", atom)) for atom in plan.program.output_outvars]
     outputs = [c if usable else None for c, usable in zip(cotangents.outputs, floating, strict=True)]
     fitting = [*outputs, *cotangents.hidden]
-    by_weights, by_hidden = jax.grad(total, argnums=(0, 1))(list(weights), list(block.steps.hidden))
+    by_weights, by_hidden = jax.grad(total, argnums=(0, 1))(weights.values, list(block.steps.hidden))
     return by_weights, join(by_hidden, lead=1)
 
 
-def weights_of(plan: Plan, params: Sequence[Any]) -> tuple[list[jax.Array], Callable[[Any], list[jax.Array]]]:
-    """The weights, and what gradients of them are worth to the parameters."""
-    weights, pull_back = jax.vjp(lambda *values: plan.weights(values), *params)
-    return weights, lambda gradients: list(pull_back(list(gradients)))
+def weights_of(plan: Plan, params: Sequence[Any]) -> Weights:
+    """What the parameters are worth where they meet data, and the way back."""
+    count = len(plan.weight_vars)
+
+    def made(*values: Any) -> tuple[list[jax.Array], list[jax.Array]]:
+        found = plan.weights(values)
+        return found[:count], found[count:]
+
+    values, pull_back, marks = jax.vjp(made, *params, has_aux=True)
+    return Weights(values, marks, lambda gradients: list(pull_back(list(gradients))))
 
 
 def added(first: Sequence[Any], second: Sequence[Any]) -> list[jax.Array]:
