@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from foretrace._jax import is_float
+from foretrace.algorithms.batch import Batch, find_batch
 from foretrace.algorithms.d_rtrl import DRTRL, contracted
 from foretrace.algorithms.helpers import FixedRandomFeedback, as_key, key_numbers
 from foretrace.compiler.groups import HiddenGroup
@@ -82,9 +83,10 @@ class EProp(DRTRL):
     def _weights(self, plan: Plan, group: HiddenGroup) -> jax.Array | None:
         if self.feedback == "symmetric" or not _is_apart_from_outputs(plan, group):
             return None
-        outputs, units = _sizes(plan, group)
+        batch = _batch(plan, group)
+        units = int(np.prod(group.varshape)) // batch.size
         key = jax.random.fold_in(as_key(self.random_feedback_key), group.index)
-        return FixedRandomFeedback(outputs, units, key, 1 / float(np.sqrt(units))).B
+        return FixedRandomFeedback(batch.features, units, key, 1 / float(np.sqrt(units))).B
 
     def carry(self, lin: Linearised, transitions: Sequence[Matrix], trace: Any) -> Any:
         if not self.kappa_filter_decay:
@@ -228,9 +230,7 @@ def _fed(lin: Linearised, group: HiddenGroup, cotangents: Cotangents, matrix: ja
     """Fixed weights times the derivatives of the losses by the outputs."""
     program = lin.plan.program
     floating = [c for c, leaf in zip(cotangents.outputs, program.outputs, strict=True) if is_float(leaf.aval)]
-    lead = (lin.count, group.varshape[0]) if _has_batch(lin.plan, group) else (lin.count,)
-    joined = jnp.concatenate([c.reshape(*lead, -1) for c in floating], axis=-1)
-    signal = (joined @ matrix.astype(joined.dtype)).reshape(lin.count, *group.varshape)
+    signal = _to_units(group, _batch(lin.plan, group), floating, matrix)
     places = [program.hidden_outvars.index(var) for var in group.hidden_outvars]
     by_states = group.slots_of([cotangents.hidden[place] for place in places])
     return Asked(group, signal, _reads_past(lin.plan, group), by_states, None)
@@ -253,17 +253,19 @@ def _is_apart_from_outputs(plan: Plan, group: HiddenGroup) -> bool:
     return True
 
 
-def _has_batch(plan: Plan, group: HiddenGroup) -> bool:
-    """Whether outputs and positions have a common first axis of several, which is then that of the batch."""
-    shapes = [leaf.aval.shape for leaf in plan.program.outputs if is_float(leaf.aval)]
-    several = len(group.varshape) > 1
-    return several and all(len(shape) > 1 and shape[0] == group.varshape[0] for shape in shapes)
-
-
-def _sizes(plan: Plan, group: HiddenGroup) -> tuple[int, int]:
-    """Numbers of outputs and of units that feedback weights connect, for one element of a batch."""
-    shapes = [leaf.aval.shape for leaf in plan.program.outputs if is_float(leaf.aval)]
-    if not shapes:
+def _batch(plan: Plan, group: HiddenGroup) -> Batch:
+    if not any(is_float(leaf.aval) for leaf in plan.program.outputs):
         raise ValueError("Random feedback comes from the outputs of a step, and this model returns no floating ones.")
-    first = 1 if _has_batch(plan, group) else 0
-    return sum(int(np.prod(shape[first:])) for shape in shapes), int(np.prod(group.varshape[first:]))
+    return find_batch(plan, group)
+
+
+def _to_units(group: HiddenGroup, batch: Batch, errors: Sequence[jax.Array], matrix: jax.Array) -> jax.Array:
+    """The errors of each sample, times fixed weights, at the positions of the sample: `(K, *varshape)`."""
+    count = errors[0].shape[0]
+    parts = [error.reshape(count, -1)[:, rows] for error, rows in zip(errors, batch.outputs, strict=True)]
+    joined = jnp.concatenate([jnp.broadcast_to(p, (count, batch.size, p.shape[-1])) for p in parts], axis=-1)
+    fed = joined @ matrix.astype(joined.dtype)
+    if batch.axis is None:
+        return fed.reshape(count, *group.varshape)
+    rest = [length for axis, length in enumerate(group.varshape) if axis != batch.axis]
+    return jnp.moveaxis(fed.reshape(count, batch.size, *rest), 1, 1 + batch.axis)
