@@ -4,6 +4,10 @@
 `random_operations`, the same ones for the same seed in every process, and returns a plain
 `step(params, state, x) -> (state, out)` with values for its arguments. Values stay of order one: results that could
 grow are squashed.
+
+`generate_wide(seed)` draws from a wider net: new states that are products with nothing behind them, projections
+of one state to another, skips between layers, groups coupled through mixing, outputs of old states, lookups, booleans
+and integers made of parameters and of data, backward passes of the user's own, and elements that reach many positions.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +18,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from random_operations import DIRECT_FAMILIES, EXACT_FAMILIES, FAMILIES, LARGEST, Draft, Operation, Shape, fit, squash
+from random_operations import (
+    DIRECT_FAMILIES,
+    EXACT_FAMILIES,
+    FAMILIES,
+    LARGEST,
+    WIDE_FAMILIES,
+    Draft,
+    Operation,
+    Shape,
+    fit,
+    squash,
+    wide,
+)
 
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]
 
@@ -40,6 +56,11 @@ class Program:
     x: np.ndarray
     exact: bool
     operations: tuple[str, ...]
+
+    @property
+    def is_linear_backward(self) -> bool:
+        """Whether every backward pass of the user's own is linear in its cotangent."""
+        return not wide.NONLINEAR_BACKWARD & set(self.operations)
 
     @property
     def arguments(self) -> list[np.ndarray]:
@@ -70,7 +91,20 @@ def generate(seed: int) -> Program:
         >>> sorted(new_state) == sorted(program.state)
         True
     """
-    rng = np.random.default_rng(seed)
+    return _generate(seed, np.random.default_rng(seed), _draw_operations, _draw_results)
+
+
+def generate_wide(seed: int) -> Program:
+    """Draws the program of a seed from the wider net."""
+    return _generate(seed, np.random.default_rng([seed, 1]), _draw_wide_operations, _draw_wide_results)
+
+
+def _generate(
+    seed: int,
+    rng: np.random.Generator,
+    draw_operations: Callable[[Draft], list[Operation]],
+    draw_results: Callable[[Draft, list[Operation], Sequence[int]], list[int]],
+) -> Program:
     params, state, x = _draw_arguments(rng)
     inputs = [*params.values(), *state.values(), x]
     drawn: list[tuple[list[Operation], list[int]]] = []
@@ -78,8 +112,9 @@ def generate(seed: int) -> Program:
     def draw(*values: Any) -> None:
         """Runs once on abstract values: each operation is drawn from the shapes of those before it."""
         draft = Draft(rng, list(values), list(range(len(params))), [1] * len(values))
-        operations = _draw_operations(draft)
-        drawn.append((operations, _draw_results(draft, operations, states=range(len(params), len(values) - 1))))
+        states = range(len(params), len(values) - 1)
+        operations = draw_operations(draft)
+        drawn.append((operations, draw_results(draft, operations, states)))
 
     jax.eval_shape(draw, *inputs)
     operations, results = drawn[0]
@@ -124,6 +159,17 @@ def _draw_operations(draft: Draft) -> list[Operation]:
     return operations
 
 
+def _draw_wide_operations(draft: Draft) -> list[Operation]:
+    """Between 2 and 8 operations, half of them of the wider families."""
+    operations: list[Operation] = []
+    count = draft.integer(2, 8)
+    while len(operations) < count:
+        families = WIDE_FAMILIES if draft.rng.random() < 0.5 else FAMILIES
+        makers = families[draft.choose(sorted(families))]
+        _append(draft, operations, makers[draft.choose(sorted(makers))](draft))
+    return operations
+
+
 def _append(draft: Draft, operations: list[Operation], operation: Operation) -> None:
     """Adds an operation unless its result is empty or too large."""
     degrees = [draft.degrees[i] for i in operation.operands]
@@ -157,6 +203,26 @@ def _draw_results(draft: Draft, operations: list[Operation], states: Sequence[in
     if draft.rng.random() < 0.04:
         results[0] = states[0]  # a state that the step does not touch
     return results + [_unread(draft) for _ in range(draft.integer(1, 3))]
+
+
+def _draw_wide_results(draft: Draft, operations: list[Operation], states: Sequence[int]) -> list[int]:
+    """As `_draw_results`, with next states of more kinds, and outputs of old and new states."""
+    new: dict[int, int] = {}
+    for state in states:
+        sources = tuple(_unread(draft) for _ in range(draft.integer(1, 2)))
+        others = [new.get(other, other) for other in states if other != state]
+        _append(draft, operations, wide.next_state(draft, state, sources, others))
+        new[state] = len(draft.values) - 1
+    outputs = []
+    for _ in range(draft.integer(1, 3)):
+        state = int(draft.rng.choice(states))
+        value = _unread(draft)
+        found = wide.output(draft, value, state, new[state])
+        if found is not None:
+            _append(draft, operations, found)
+            value = len(draft.values) - 1
+        outputs.append(value)
+    return [*new.values(), *outputs]
 
 
 def _unread(draft: Draft) -> int:

@@ -274,7 +274,7 @@ def _acts_aside(graph: ETraceGraph, relation: HiddenParamOpRelation) -> bool:
 
 
 def _differentiable(graph: ETraceGraph, linear: dict[int, Occurrence], weight_vars: Sequence[Var]) -> frozenset[Var]:
-    """What perturbed new states, perturbed `y` and weights that enter otherwise than linearly can change."""
+    """Weights, and what perturbed new states, perturbed `y` and weights that enter otherwise than linearly can change."""
     jaxpr = graph.values.data_jaxpr
     begin = {*graph.program.hidden_outvars, *(o.y_var for o in linear.values())}
     reached: set[Any] = set(begin)
@@ -284,4 +284,4 @@ def _differentiable(graph: ETraceGraph, linear: dict[int, Occurrence], weight_va
         entering = [a for i, a in enumerate(eqn.invars) if not isinstance(a, Literal) and i not in stopped]
         if any(a in reached or a in weights for a in entering):
             reached |= {out for out in eqn.outvars if is_float(out.aval)}
-    return frozenset(reached)
+    return frozenset(reached | weights)

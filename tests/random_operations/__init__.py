@@ -1,11 +1,12 @@
 """The operations that random programs are drawn from: one file per kind, each adding its makers to `FAMILIES`."""
 
-from random_operations import choices, elementwise, marked, mixing, nested, rare, structural
+from random_operations import choices, elementwise, marked, mixing, nested, rare, structural, wide
 from random_operations.draft import (
     DIRECT_FAMILIES,
     EXACT_FAMILIES,
     FAMILIES,
     LARGEST,
+    WIDE_FAMILIES,
     Draft,
     Maker,
     Operation,
@@ -19,6 +20,7 @@ __all__ = [
     "EXACT_FAMILIES",
     "FAMILIES",
     "LARGEST",
+    "WIDE_FAMILIES",
     "Draft",
     "Maker",
     "Operation",
@@ -32,4 +34,5 @@ __all__ = [
     "rare",
     "squash",
     "structural",
+    "wide",
 ]

@@ -6,6 +6,7 @@ point. Exact operations avoid every cancellation: linear combinations have rando
 identically zero, and sums of differences (variance, softmax) are weighted by random constants.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,18 +97,22 @@ class Draft:
 
 Maker = Callable[[Draft], Operation]
 FAMILIES: dict[str, dict[str, Maker]] = {}
+WIDE_FAMILIES: dict[str, dict[str, Maker]] = {}  # of the wider programs alone
 DIRECT_FAMILIES = ("binary", "nested", "smooth", "still", "structural", "structural")
 EXACT_FAMILIES = ("binary", "marked", "mixing", "nested", "reduction", "smooth", "still", "structural", "weight")
 
 
-def family(name: str, weight: int = 1) -> Callable[[Maker], Maker]:
+def family(name: str, weight: int = 1, families: dict[str, dict[str, Maker]] = FAMILIES) -> Callable[[Maker], Maker]:
     """Registers a maker under a family, as often as its weight says; a second time changes nothing."""
 
     def register(maker: Maker) -> Maker:
-        FAMILIES.setdefault(name, {}).update({f"{maker.__name__}_{copy}": maker for copy in range(weight)})
+        families.setdefault(name, {}).update({f"{maker.__name__}_{copy}": maker for copy in range(weight)})
         return maker
 
     return register
+
+
+wide_family = functools.partial(family, families=WIDE_FAMILIES)
 
 
 def fit(value: Any, shape: Shape) -> Any:
