@@ -2,13 +2,18 @@
 
 It evaluates a step program equation by equation, with its own list of what mixes, and takes from a compiled graph
 only the groups and the `y` of every relation. The transition `D`, the input derivative `F`, `dy/dw` and the partial
-derivative `l` are whole matrices over flattened states.
+derivative `l` are whole matrices over flattened states. `l = lam - K^T lam`: from the ordinary cotangent of each new
+state is taken what runs along direct paths through other new states of its group; what runs there through mixing stays.
+
+The gradients are gathered at the values of parameters that meet data, and taken from there to the parameters once at
+each step: a user's own backward pass on that way need not be linear, and then it matters what is added up before.
 
 A loss may also read the past beside the new state: an output made of the previous state, or of the parts that a packed
 state is put together of. That partial derivative by the previous states, the new ones held fixed, is `b`, and its
 product with the trace belongs to the gradient too; without it D-RTRL would not equal BPTT for such models.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +72,40 @@ def mixed_updates(eqn: JaxprEqn, known: Known) -> int | None:
     return 2 if np.max(count, initial=0) > 1 else None
 
 
+@functools.lru_cache(maxsize=64)
+def bent_operands(eqn: JaxprEqn) -> tuple[int, ...]:
+    """The operands of a call whose cotangents, by the user's own backward pass, are not linear in those of the outputs.
+
+    Told by trying: small and large cotangents, and sums of them.
+    """
+    if eqn.primitive.name != "custom_vjp_call":
+        return ()
+    rng = np.random.default_rng(0)
+
+    def draw(aval: Any) -> Any:
+        floating = np.issubdtype(aval.dtype, np.inexact)
+        return jnp.asarray(rng.normal(size=aval.shape), aval.dtype) if floating else jnp.ones(aval.shape, aval.dtype)
+
+    bent: set[int] = set()
+    with jax.ensure_compile_time_eval():
+        active = [i for i, atom in enumerate(eqn.invars) if np.issubdtype(atom.aval.dtype, np.inexact)]
+        values = [draw(atom.aval) for atom in eqn.invars]
+
+        def call(*chosen: Any) -> Any:
+            filled = dict(zip(active, chosen, strict=True))
+            return bind_eqn(eqn, *(filled.get(i, value) for i, value in enumerate(values)))
+
+        _, pull_back = jax.vjp(call, *(values[i] for i in active))
+        one, two = ([draw(out.aval) for out in eqn.outvars] for _ in range(2))
+        alone = pull_back(one), pull_back(two)
+        for scale in (1e-4, 1.0, 1e4):
+            both = pull_back([scale * (a - 2.0 * b) for a, b in zip(one, two, strict=True)])
+            for i, found, a, b in zip(active, both, *alone, strict=True):
+                if not np.allclose(found / scale, a - 2.0 * b, rtol=1e-5, atol=1e-9):
+                    bent.add(i)
+    return tuple(sorted(bent))
+
+
 def run(
     program: StepProgram,
     flat: Sequence[Any],
@@ -109,13 +148,15 @@ def run(
 
         if cut and data and (placed := mixed_updates(eqn, known)) is not None:
             operands[placed] = jax.lax.stop_gradient(operands[placed])
+        for place in bent_operands(eqn) if cut and data else ():
+            operands[place] = jax.lax.stop_gradient(operands[place])
         outs = bind_eqn(eqn, *operands)
         stop = cut and data and mixes(eqn, constant)
         for var, value in zip(eqn.outvars, outs, strict=True):
             value = jax.lax.stop_gradient(value) if stop else value
             value = value + added[var] if var in added and made[var] == "data" else value
             env[var] = fixed.get(var, value)
-    return [read(v, False) for v in jaxpr.outvars], [env[v] for v in wanted]
+    return [read(v, True) for v in jaxpr.outvars], [env[v] for v in wanted]
 
 
 def _made(program: StepProgram) -> dict[Var, str]:
@@ -126,6 +167,25 @@ def _made(program: StepProgram) -> dict[Var, str]:
         kind = "data" if "data" in kinds else "params" if "params" in kinds else "constants"
         made.update(dict.fromkeys(eqn.outvars, "data" if set(eqn.outvars) & set(program.hidden_outvars) else kind))
     return made
+
+
+def _meeting(program: StepProgram) -> list[Var]:
+    """Values of parameters alone that have a derivative and meet data, or are returned."""
+    made = _made(program)
+    used = [atom for eqn in program.jaxpr.eqns if made[eqn.outvars[0]] == "data" for atom in eqn.invars]
+    variables = [atom for atom in [*used, *program.jaxpr.outvars] if not isinstance(atom, Literal)]
+    return [v for v in dict.fromkeys(variables) if made[v] == "params" and np.issubdtype(v.aval.dtype, np.inexact)]
+
+
+def _made_values(program: StepProgram, params: Sequence[Any], wanted: Sequence[Var]) -> list[Any]:
+    """The values of variables that are made of parameters alone."""
+    made = _made(program)
+    env: dict[Var, Any] = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
+    env.update(zip(program.param_invars, params, strict=True))
+    for eqn in (eqn for eqn in program.jaxpr.eqns if eqn.outvars and made[eqn.outvars[0]] != "data"):
+        operands = [atom.val if isinstance(atom, Literal) else env[atom] for atom in eqn.invars]
+        env.update(zip(eqn.outvars, bind_eqn(eqn, *operands), strict=True))
+    return [env[var] for var in wanted]
 
 
 @dataclass(frozen=True)
@@ -149,31 +209,34 @@ class Oracle:
         """The gradients of the losses summed so far, and the flat states, after each step of a sequence."""
         program, relations = self.graph.program, self.graph.hidden_param_op_relations
         quantities = jax.jit(self._quantities)
-        pull_back = [[self._pull_back(r, w, params) for w in r.occurrence.weights] for r in relations]
+        meeting, pull_back = _meeting(program), self._pull_back(params)
         total = [np.zeros(p.shape) for p in params]
         size = sum(leaf.aval.size for leaf in program.hidden)
         traces = [[np.zeros((size, w.var.aval.size)) for w in r.occurrence.weights] for r in relations]
         for x in inputs:
             hidden, other, found = quantities(params, hidden, other, x)
             found = jax.tree.map(_in_numpy, found)
-            total = [a + b for a, b in zip(total, found["in_step"], strict=True)]
+            asked = dict(zip(meeting, found["in_step"], strict=True))
             for k, relation in enumerate(relations):
                 for n, weight in enumerate(relation.occurrence.weights):
                     carried = found["D"] @ traces[k][n]
-                    signal = (found["l"] @ carried + found["b"] @ traces[k][n]).reshape(weight.var.aval.shape)
-                    for i, part in pull_back[k][n](signal).items():
-                        total[i] = total[i] + part
+                    signal = found["l"] @ carried + found["b"] @ traces[k][n]
+                    asked[weight.var] = asked[weight.var] + signal.reshape(weight.var.aval.shape)
                     traces[k][n] = carried + found["F"][k] @ found["dydw"][k][n]
+            total = [a + b for a, b in zip(total, pull_back(list(asked.values())), strict=True)]
             yield total, [*hidden, *other]
 
-    def _pull_back(self, relation: Any, weight: Any, params: Any) -> Callable[[Any], dict[int, np.ndarray]]:
-        """From the gradient by a weight to those by the parameters that it is made of, which stay the same."""
-        chain = relation.trainable_processing_chains[weight.name]
-        if not chain.jaxpr.eqns and len(weight.parameters) == 1:
-            return lambda signal: {weight.parameters[0]: signal}
-        chosen = [params[i] for i in weight.parameters]
-        pullback = jax.jit(jax.vjp(lambda *p: eval_jaxpr(chain.jaxpr, chain.consts, *p)[0], *chosen)[1])
-        return lambda signal: dict(zip(weight.parameters, map(np.asarray, pullback(signal)), strict=True))
+    def _pull_back(self, params: Any) -> Callable[[list[Any]], list[np.ndarray]]:
+        """From gradients by the values that meet data to those by the parameters that they are made of."""
+        program, meeting = self.graph.program, _meeting(self.graph.program)
+        if all(var in program.param_invars for var in meeting):
+            asked = {var: n for n, var in enumerate(meeting)}
+            zeros = [np.zeros(p.shape) for p in params]
+            own = list(zip(program.param_invars, zeros, strict=True))
+            return lambda given: [given[asked[var]] if var in asked else zero for var, zero in own]
+        values, pullback = jax.vjp(lambda p: _made_values(program, p, meeting), list(params))
+        compiled = jax.jit(lambda given: pullback([g.astype(v.dtype) for g, v in zip(given, values, strict=True)])[0])
+        return lambda given: [_in_numpy(g) for g in compiled(given)]
 
     def _quantities(self, params: Any, hidden: Any, other: Any, x: Any) -> tuple[Any, Any, dict[str, Any]]:
         program, graph = self.graph.program, self.graph
@@ -183,20 +246,23 @@ class Oracle:
             outs, _ = run(program, [*params, *hidden, *other, *x], cut=True, added=added)
             return _flat(outs[:n_hidden])
 
-        def loss(params: Any, fixed: dict[Var, Any] | None = None, old: Any = hidden) -> Any:
-            outs, _ = run(program, [*params, *old, *other, *x], fixed=fixed)
+        def loss(params: Any, fixed: Any = None, old: Any = hidden, added: Any = None) -> Any:
+            outs, _ = run(program, [*params, *old, *other, *x], fixed=fixed, added=added)
             return self.loss(outs[n_hidden + n_other :])
 
-        outs, _ = run(program, [*params, *hidden, *other, *x])
+        flat = [*params, *hidden, *other, *x]
+        outs, _ = run(program, flat)
         new = dict(zip(program.hidden_outvars, outs[:n_hidden], strict=True))
-        signals = dict.fromkeys(program.hidden_outvars)
+        zeros = [jnp.zeros_like(value) for value in new.values()]
+        found = jax.grad(lambda added: loss(params, added=dict(zip(new, added, strict=True))))(zeros)
+        whole = dict(zip(new, found, strict=True))
+        signals = dict(whole)
         bypass = dict.fromkeys(program.hidden_invars)
         for group in graph.hidden_groups:
             own = group.hidden_outvars
-            found = jax.grad(lambda values, own=own: loss(params, dict(zip(own, values, strict=True))))(
-                [new[v] for v in own]
-            )
-            signals |= dict(zip(own, found, strict=True))
+            for target in own if len(own) > 1 else ():
+                through = self._through(target, {v: new[v] for v in own if v is not target}, flat, whole[target])
+                signals |= {v: signals[v] - part for v, part in through.items()}
             fixed = {v: jax.lax.stop_gradient(new[v]) for v in own}
             past = jax.grad(lambda old, fixed=fixed: loss(params, fixed, old))(list(hidden))
             both = zip(program.hidden_invars, past, strict=True)
@@ -206,17 +272,35 @@ class Oracle:
             for r in graph.hidden_param_op_relations
         ]
         matrices = {
-            "in_step": jax.grad(loss)(list(params)),
+            "in_step": self._in_step(loss, params),
             "D": _matrix(jax.jacrev(states)(list(hidden))) * transition_mask(graph),
             "F": [
                 j.reshape(j.shape[0], -1) * group_rows(graph, r.hidden_groups)[:, None]
                 for r, j in zip(graph.hidden_param_op_relations, jacobians, strict=True)
             ],
-            "dydw": [self._operator(r, [*params, *hidden, *other, *x]) for r in graph.hidden_param_op_relations],
+            "dydw": [self._operator(r, flat) for r in graph.hidden_param_op_relations],
             "l": _flat([signals[v] for v in program.hidden_outvars]),
             "b": _flat([bypass[v] for v in program.hidden_invars]),
         }
         return outs[:n_hidden], outs[n_hidden : n_hidden + n_other], matrices
+
+    def _in_step(self, loss: Callable[..., Any], params: Any) -> list[Any]:
+        """The loss by every value of parameters alone, where it meets data."""
+        meeting = _meeting(self.graph.program)
+        zeros = [_zeros(var) for var in meeting]
+        return jax.grad(lambda added: loss(params, added=dict(zip(meeting, added, strict=True))))(zeros)
+
+    def _through(self, target: Var, others: dict[Var, Any], flat: Sequence[Any], asked: Any) -> dict[Var, Any]:
+        """What is asked of a new state, as it reaches the others of its group by direct paths within the step, each of
+        them a variable of its own: a row of `K^T lam`."""
+        place = self.graph.program.hidden_outvars.index(target)
+
+        def computed(*given: Any) -> Any:
+            fixed = dict(zip(others, given, strict=True))
+            return run(self.graph.program, flat, cut=True, fixed=fixed)[0][place]
+
+        value, pull_back = jax.vjp(computed, *others.values())
+        return dict(zip(others, pull_back(asked.astype(value.dtype)), strict=True))
 
     def _operator(self, relation: Any, flat: Sequence[Any]) -> list[Any]:
         occurrence = relation.occurrence

@@ -59,6 +59,11 @@ class HiddenGroup:
         """Next states by previous ones along direct paths; its constvars are held constant."""
         return self.slicing.cut(self.hidden_invars, self.hidden_outvars)
 
+    @functools.cached_property
+    def coupling(self) -> tuple[Jaxpr, tuple[int, ...]]:
+        """New states by one another within the step along direct paths, and which of them depend on others."""
+        return self.slicing.cut_between(self.hidden_outvars)
+
     @property
     def num_state(self) -> int:
         """Number of values at each position."""

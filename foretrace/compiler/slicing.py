@@ -28,6 +28,23 @@ class DirectSlicer:
         """The equations on direct paths from `invars` to `outvars`; see `direct_slice`."""
         return direct_slice(self.jaxpr, self.structures, invars, outvars)
 
+    def cut_between(self, variables: Sequence[Var]) -> tuple[Jaxpr, tuple[int, ...]]:
+        """The direct paths between some variables within the step, each of them a variable of its own.
+
+        Args:
+            variables: Variables that equations define.
+
+        Returns:
+            From their values to the values that they are given where others of them are read; and for which ones,
+            since not every one of them depends on others.
+        """
+        given = {var: new_var(var.aval) for var in variables}
+        eqns = [eqn.replace(outvars=[given.get(out, out) for out in eqn.outvars]) for eqn in self.jaxpr.eqns]
+        jaxpr = new_jaxpr(self.jaxpr.constvars, self.jaxpr.invars, self.jaxpr.outvars, eqns, like=self.jaxpr)
+        reached = {out for eqn in _forward(jaxpr, self.structures, variables) for out in eqn.outvars}
+        targets = tuple(k for k, var in enumerate(variables) if given[var] in reached)
+        return direct_slice(jaxpr, self.structures, variables, [given[variables[k]] for k in targets]), targets
+
 
 def direct_slice(
     jaxpr: Jaxpr, structures: dict[int, Structure], invars: Sequence[Var], outvars: Sequence[Var]

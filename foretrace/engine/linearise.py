@@ -19,7 +19,7 @@ from foretrace.engine.axons import Axon
 from foretrace.engine.edges.base import operator_of
 from foretrace.engine.evaluate import Step, fixed_values, run_perturbed, zero_shifts
 from foretrace.engine.plan import Link, Plan
-from foretrace.engine.slots import Matrix, Vector, identity, scale
+from foretrace.engine.slots import Matrix, Vector, identity, scale, subtract
 
 
 @dataclass(frozen=True)
@@ -148,12 +148,27 @@ class Linearised:
         """What the losses ask, given their derivatives by outputs and new states."""
         plan = self.plan
         lam, y, weights = self._in_step(cotangents)
-        partial = [group.slots_of([lam[k] for k in _places(plan, group)]) for group in plan.graph.hidden_groups]
-        bypass: list[Vector | None] = [None] * len(partial)
-        for group in plan.apart:
-            partial[group.index], past = self._apart(group, cotangents)
-            bypass[group.index] = past if group.index in plan.bypassed else None
+        partial: list[Vector] = []
+        bypass: list[Vector | None] = []
+        for group in plan.graph.hidden_groups:
+            asked = [lam[k] for k in _places(plan, group)]
+            partial.append(group.slots_of(self._uncoupled(group, asked) if group.coupled else asked))
+            bypass.append(self._bypass(group, cotangents) if group.index in plan.bypassed else None)
         return Signals(partial, bypass, y, weights)
+
+    def _uncoupled(self, group: HiddenGroup, asked: Sequence[jax.Array]) -> list[jax.Array]:
+        """`l = lam - K^T lam`: without what a new state does by direct paths through others of its group, which their
+        own traces tell. What it does through mixing no trace tells, and it stays."""
+        jaxpr, targets = group.coupling
+        states = group.hidden_outvars
+
+        def at(values: Sequence[Any], *asked: jax.Array) -> list[jax.Array]:
+            constants = values[len(states) :]
+            new, pullback = jax.vjp(lambda *own: eval_jaxpr(jaxpr, constants, *own), *values[: len(states)])
+            through = pullback([asked[k].astype(value.dtype) for k, value in zip(targets, new, strict=True)])
+            return subtract(asked, through)
+
+        return self.over_steps(at, [*states, *jaxpr.constvars], *asked)
 
     def _in_step(self, cotangents: Cotangents) -> tuple[list[Any], list[Any], list[Any]]:
         plan = self.plan
@@ -172,26 +187,20 @@ class Linearised:
         weights, y, lam = pullback(_fitting(outputs, cotangents))
         return lam, y, weights
 
-    def _apart(self, group: HiddenGroup, cotangents: Cotangents) -> tuple[Vector, Vector]:
+    def _bypass(self, group: HiddenGroup, cotangents: Cotangents) -> Vector:
         plan, places = self.plan, _places(self.plan, group)
-        reads_past = group.index in plan.bypassed
-        ys = zero_shifts(plan.saved_vars)
-        shifts = zero_shifts(plan.program.hidden_outvars)
-        own_shifts = zero_shifts(group.hidden_outvars, self.count)
+        shifts = zero_shifts(plan.saved_vars), zero_shifts(plan.program.hidden_outvars)
 
-        def run(states: Any, previous: Any) -> Any:
-            def one(step: Step, own: Any, old: Any) -> Any:
-                shifted = _replaced(shifts, places, own)
-                if reads_past:  # what was saved does not know that it depends on the past
-                    step = Step(_replaced(step.hidden, places, old), step.other, step.inputs, [])
-                return run_perturbed(plan, self.weights, step, ys, shifted, apart=group)[0]
+        def run(previous: Any) -> Any:
+            def one(step: Step, old: Any) -> Any:
+                # What was saved does not know that it depends on the past.
+                step = Step(_replaced(step.hidden, places, old), step.other, step.inputs, [])
+                return run_perturbed(plan, self.weights, step, *shifts, apart=group)[0]
 
-            return jax.vmap(one)(self.steps, states, previous)
+            return jax.vmap(one)(self.steps, previous)
 
-        previous = [self.steps.hidden[k] for k in places]
-        (outputs, _), pullback = jax.vjp(run, own_shifts, previous)
-        new, old = pullback(_fitting(outputs, cotangents))
-        return group.slots_of(new), group.slots_of(old)
+        (outputs, _), pullback = jax.vjp(run, [self.steps.hidden[k] for k in places])
+        return group.slots_of(pullback(_fitting(outputs, cotangents))[0])
 
     def by_axon(self, axon: Axon, cotangents: Cotangents) -> jax.Array:
         """The derivative of each step's loss by an axon, the new states of its group held fixed: `(K, *varshape)`."""

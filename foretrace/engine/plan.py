@@ -86,9 +86,7 @@ class Plan:
         linear: The linear occurrences, by the equation where they stand.
         products: For each weight of a linear occurrence that is a plain product, by `y` and weight, its edges.
         links: The traces to keep.
-        apart: Groups whose partial derivatives need an evaluation of their own, because a new state of the group
-            feeds another within the step, or because an output reads the past beside the new states.
-        bypassed: The numbers of those among them where an output reads the past beside the new states.
+        bypassed: The numbers of the groups whose past an output reads beside their new states.
         differentiable: Variables through which a derivative can run within the step.
         aside: Relations, by the identity of their `y`, whose `y` also acts otherwise than directly on its one group.
     """
@@ -100,7 +98,6 @@ class Plan:
     linear: dict[int, Occurrence] = field(repr=False)
     products: dict[tuple[Var, Var], Edges] = field(repr=False)
     links: tuple[Link, ...] = field(repr=False)
-    apart: tuple[HiddenGroup, ...] = field(repr=False)
     bypassed: frozenset[int]
     differentiable: frozenset[Var] = field(repr=False)
     aside: frozenset[Var] = field(repr=False)
@@ -149,6 +146,7 @@ class Plan:
         needed: dict[Any, None] = dict.fromkeys(self.program.hidden_outvars)
         for group in self.graph.hidden_groups:
             needed |= dict.fromkeys([*group.transition_jaxpr_constvars, *self.axons[group.index].needed_vars])
+            needed |= dict.fromkeys(group.coupling[0].constvars if group.coupled else ())
         for link in self.links:
             needed |= dict.fromkeys([*link.y_jaxpr.constvars, link.y_var])
         for occurrence in self.linear.values():
@@ -177,7 +175,6 @@ def make_plan(graph: ETraceGraph) -> Plan:
         linear=linear,
         products=_products(linear.values(), known),
         links=links,
-        apart=tuple(g for g in graph.hidden_groups if _is_coupled(graph, g) or _is_bypassed(graph, g)),
         bypassed=frozenset(g.index for g in graph.hidden_groups if _is_bypassed(graph, g)),
         differentiable=_differentiable(graph, linear, weight_vars),
         aside=frozenset(r.y_var for r in graph.hidden_param_op_relations if _acts_aside(graph, r)),
@@ -244,12 +241,6 @@ def _reached(jaxpr: Jaxpr, sources: Sequence[Atom], barrier: Sequence[Atom] = ()
         ):
             reached |= {out for out in eqn.outvars if out not in stops and is_float(out.aval)}
     return reached
-
-
-def _is_coupled(graph: ETraceGraph, group: HiddenGroup) -> bool:
-    """Whether a new state of the group feeds another within the step."""
-    own = group.hidden_outvars
-    return any(graph.patterns.reaches(a, b) for a in own for b in own if a is not b)
 
 
 def _is_bypassed(graph: ETraceGraph, group: HiddenGroup) -> bool:

@@ -32,8 +32,8 @@ RULES: dict[str, Callable[[], Rule]] = {
     "DNI": lambda: algorithms.DNI(algorithms.SyntheticGradient(hidden_width=3)),
     "Hybrid": lambda: algorithms.Hybrid(0.9),
 }
-BARE = [model.name for model in bare_states.models]
-TABLE = [pytest.param(name, marks=() if name in BARE else pytest.mark.slow) for name in BY_NAME]
+QUICK = [*(model.name for model in bare_states.models), "a residual stack of three, the last one recurrent"]
+TABLE = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BY_NAME]
 
 
 def first_steps(given: Case) -> dict[str, Any]:

@@ -21,6 +21,7 @@ SOME = [
     "projection broadcast over a second axis",
     "LIF that keeps its current",
     "projected LSTM",
+    "a residual stack of three, the last one recurrent",
     "inner scan of 40 recurrent sub-steps, the matmul inside",
 ]
 

@@ -313,6 +313,30 @@ def residual_stack(rng):
     return step, params, {"v": weight(rng, BATCH, HIDDEN), "u": weight(rng, BATCH, HIDDEN)}
 
 
+@rates.function(
+    "a residual stack of three, the last one recurrent",
+    ["v u z"],
+    {
+        "w": "direct -> v u z",
+        "w_u": "direct -> u z",
+        "w_z": "direct -> z",
+        "w_rec": "direct -> z",
+        "w_out": "none-needed",
+    },
+)
+def deep_residual_stack(rng):
+    # From v to z lead direct paths, mixing alone, mixing before a direct path and behind one.
+    def step(params, state, x):
+        v = 0.8 * state["v"] + x @ params["w"]
+        u = 0.6 * state["u"] + 0.3 * v + jnp.tanh(v) @ params["w_u"]
+        z = jnp.tanh(0.5 * state["z"] + 0.2 * u + u @ params["w_z"] + state["z"] @ params["w_rec"])
+        return {"v": v, "u": u, "z": z}, (z + 0.1 * v) @ params["w_out"]
+
+    params = {"w": weight(rng, INPUT, HIDDEN)} | {w: weight(rng, HIDDEN, HIDDEN) for w in ("w_u", "w_z", "w_rec")}
+    params |= {"w_out": weight(rng, HIDDEN, OUT)}
+    return step, params, {name: weight(rng, BATCH, HIDDEN) for name in "vuz"}
+
+
 @rates.function("two independent populations of one shape", ["v", "u"], {"w_v": "all -> v", "w_u": "all -> u"})
 def independent_populations(rng):
     def step(params, state, x):
