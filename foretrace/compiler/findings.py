@@ -3,10 +3,11 @@
 The records follow from the analysis and change nothing in it. Their kinds are for programs, their texts for people.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from foretrace._jax import JaxprEqn, source_line
-from foretrace.compiler.history import Parameter, uncredited_states
+from foretrace._jax import Atom, JaxprEqn, Literal, source_line
+from foretrace.compiler.backward import call_name, nonlinear_calls
+from foretrace.compiler.history import Parameter, nonlinear_makers, uncredited_states
 from foretrace.compiler.occurrences import Occurrence, OccurrenceKind
 from foretrace.compiler.patterns import Patterns
 from foretrace.compiler.relations import HiddenParamOpRelation
@@ -19,9 +20,11 @@ from foretrace.program.records import StepProgram, path_name
 def find_records(
     program: StepProgram, values: Values, parameters: Sequence[Parameter], patterns: Patterns
 ) -> list[CompilationRecord]:
-    """Records of unknown primitives, odd marked operators, states without credit, and each parameter's occurrences."""
+    """Records of unknown primitives, backward passes that are not linear, odd marked operators, states without credit,
+    and each parameter's occurrences."""
     return [
         *map(_unknown, patterns.unknown),
+        *_not_linear(program, values, parameters, patterns),
         *(record for eqn in program.jaxpr.eqns for record in _mark_records(eqn, values)),
         *_without_credit(program, patterns),
         *(record for parameter in parameters for record in _parameter_records(parameter, patterns, program)),
@@ -73,6 +76,41 @@ def _unknown(name: str) -> CompilationRecord:
         "Write it with JAX's own primitives, or mark the operator with foretrace.register_primitive."
     )
     return CompilationRecord(DiagnosticKind.PRIMITIVE_UNKNOWN, DiagnosticLevel.WARNING, text, primitive=name)
+
+
+def _not_linear(
+    program: StepProgram, values: Values, parameters: Sequence[Parameter], patterns: Patterns
+) -> list[CompilationRecord]:
+    """Backward passes that no trace can follow, where history runs: on the way to states, and in making a weight."""
+    counts = "It counts as mixing: credit within a step follows it exactly, and no history passes through it."
+    found = [(call, counts) for call in _nonlinear_on_the_way(program, values, patterns)]
+    for relation in (relation for parameter in parameters for relation in parameter.relations):
+        makes = (
+            f"`{path_name(relation.path)}` passes through it on the way to its operator: what each step asks is passed "
+        )
+        makes += "on by itself, where BPTT adds what later steps ask before."
+        found += [(call, makes) for call in nonlinear_makers(relation, values)]
+    return list({record.message: record for record in (_nonlinear(call, text) for call, text in found)}.values())
+
+
+def _nonlinear_on_the_way(program: StepProgram, values: Values, patterns: Patterns) -> Iterator[JaxprEqn]:
+    needed: set[Atom] = set(program.hidden_outvars)
+    for eqn in reversed(values.data_jaxpr.eqns):
+        if needed.isdisjoint(eqn.outvars):
+            continue
+        needed |= {atom for atom in eqn.invars if not isinstance(atom, Literal)}
+        for call, operands in nonlinear_calls(eqn):
+            if any(patterns.is_reached(eqn.invars[i]) for i in operands):
+                yield call
+
+
+def _nonlinear(call: JaxprEqn, follows: str) -> CompilationRecord:
+    name = call_name(call)
+    text = (
+        f"The backward pass of `{name}` at {source_line(call)} is not known to be linear in its cotangent. {follows} "
+    )
+    text += "Clip gradients behind the learner, or write a backward pass that is linear."
+    return CompilationRecord(DiagnosticKind.BACKWARD_NOT_LINEAR, DiagnosticLevel.WARNING, text, primitive=name)
 
 
 def _parameter_records(parameter: Parameter, patterns: Patterns, program: StepProgram) -> list[CompilationRecord]:

@@ -80,7 +80,8 @@ class ETraceGraph:
     @functools.cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """What the history of each parameter keeps, in the program's order."""
-        return find_parameters(self.program, self.occurrences, self.hidden_param_op_relations, self.patterns)
+        relations = self.hidden_param_op_relations
+        return find_parameters(self.program, self.occurrences, relations, self.patterns, self.values)
 
     @functools.cached_property
     def diagnostics(self) -> tuple[CompilationRecord, ...]:

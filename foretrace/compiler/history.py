@@ -12,12 +12,14 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from foretrace._jax import Atom, Var, is_float
+from foretrace._jax import Atom, JaxprEqn, Var, is_float
+from foretrace.compiler.backward import call_name
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import Occurrence, OccurrenceKind
 from foretrace.compiler.patterns import Patterns
 from foretrace.compiler.positions import TransitionKind
 from foretrace.compiler.relations import HiddenParamOpRelation
+from foretrace.compiler.values import Values
 from foretrace.program.diagnostics import Path
 from foretrace.program.records import Leaf, StepProgram, path_name
 
@@ -61,6 +63,7 @@ def find_parameters(
     occurrences: Sequence[Occurrence],
     relations: Sequence[HiddenParamOpRelation],
     patterns: Patterns,
+    values: Values,
 ) -> tuple[Parameter, ...]:
     """Says of every parameter, in the program's order, what its history keeps and why."""
     related = {id(relation.occurrence): relation for relation in relations}
@@ -70,10 +73,21 @@ def find_parameters(
         own = [o for o in occurrences if index in o.parameters]
         relevant = [o for o in own if any(patterns.reaches(o.y_var, out) for out in lasting)]
         traced = [related[id(o)] for o in relevant if id(o) in related]
-        reasons = tuple(dict.fromkeys(r for o in relevant for r in _losses(o, related.get(id(o)), program, patterns)))
+        lost = [r for o in relevant for r in _losses(o, related.get(id(o)), program, patterns)]
+        lost += [_made_nonlinearly(call) for relation in traced for call in nonlinear_makers(relation, values)]
+        reasons = tuple(dict.fromkeys(lost))
         history = _history(relevant, traced, reasons)
         parameters.append(Parameter(index, leaf.path, history, reasons, tuple(own), tuple(traced)))
     return tuple(parameters)
+
+
+def nonlinear_makers(relation: HiddenParamOpRelation, values: Values) -> list[JaxprEqn]:
+    """The calls with a backward pass that is not linear between the parameters of a relation and its operator."""
+    return [values.nonlinear[w.var] for w in relation.occurrence.weights if w.var in values.nonlinear]
+
+
+def _made_nonlinearly(call: JaxprEqn) -> str:
+    return f"is made by `{call_name(call)}`, whose backward pass is not linear in what is asked"
 
 
 def uncredited_states(program: StepProgram, patterns: Patterns) -> list[tuple[Leaf, Atom]]:

@@ -52,6 +52,10 @@ class Patterns:
         block = {} if isinstance(var, Literal) else self.blocks.get(var, {})
         return block[number] if number in block else blocks.empty(shape_of(var), shape_of(source))
 
+    def is_reached(self, var: Atom) -> bool:
+        """Whether any path leads from any source to `var`."""
+        return not isinstance(var, Literal) and _carries(self, var)
+
     def reaches(self, source: Var, var: Atom) -> bool:
         """Whether any path leads from `source` to `var`."""
         return self.reaches_directly(source, var) or self.reaches_through_mixing(source, var)

@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass
 
 from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Primitive, Var, new_jaxpr
+from foretrace.compiler.backward import nonlinear_calls
 from foretrace.ops import is_etp_primitive
 from foretrace.program.records import StepProgram
 
@@ -30,12 +31,14 @@ class Values:
         parameters: For values made of parameters alone, the indices of those parameters in the program.
         marks: For values that passed through a marked elementwise operator, that operator.
         data_jaxpr: The program without the equations between values of parameters alone.
+        nonlinear: Values of parameters alone that are made by a call whose backward pass is not linear, with that call.
     """
 
     made: dict[Var, Made]
     parameters: dict[Var, frozenset[int]]
     marks: dict[Var, Primitive]
     data_jaxpr: Jaxpr
+    nonlinear: dict[Var, JaxprEqn]
 
     def of(self, atom: Atom) -> Made:
         """What a variable or literal is made of."""
@@ -58,6 +61,7 @@ def classify(program: StepProgram) -> Values:
     parameters = {var: frozenset([i]) for i, var in enumerate(program.param_invars)}
     states = set(program.hidden_outvars)
     marks: dict[Var, Primitive] = {}
+    nonlinear: dict[Var, JaxprEqn] = {}
     kept: list[JaxprEqn] = []
     for eqn in jaxpr.eqns:
         operands = [atom for atom in eqn.invars if not isinstance(atom, Literal)]
@@ -67,10 +71,12 @@ def classify(program: StepProgram) -> Values:
             sources = frozenset().union(*(parameters.get(var, frozenset()) for var in operands))
             parameters.update(dict.fromkeys(eqn.outvars, sources))
             marks.update({out: mark for mark in _marks(eqn, operands, marks) for out in eqn.outvars})
+            calls = [*(call for call, _ in nonlinear_calls(eqn)), *(nonlinear[v] for v in operands if v in nonlinear)]
+            nonlinear.update({out: calls[0] for out in eqn.outvars if calls})
         else:
             kept.append(eqn)
     data_jaxpr = new_jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, kept)
-    return Values(made, parameters, marks, data_jaxpr)
+    return Values(made, parameters, marks, data_jaxpr, nonlinear)
 
 
 def _marks(eqn: JaxprEqn, operands: list[Var], marks: dict[Var, Primitive]) -> list[Primitive]:

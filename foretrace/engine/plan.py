@@ -126,9 +126,9 @@ class Plan:
 
     @functools.cached_property
     def pulls_each_step(self) -> bool:
-        """Whether gradients must be pulled back to parameters step by step: a user's own backward pass may be anything
-        but linear (it may clip), and then the pullback of a sum is not the sum of pullbacks."""
-        return any("custom_vjp" in eqn.primitive.name for eqn in self.weights_jaxpr.eqns)
+        """Whether gradients must be pulled back to parameters step by step: where a user's own backward pass is not
+        linear (it may clip), the pullback of a sum is not the sum of pullbacks."""
+        return any(var in self.graph.values.nonlinear for var in self.weight_vars)
 
     @functools.cached_property
     def saved_vars(self) -> tuple[Var, ...]:

@@ -46,6 +46,7 @@ class DiagnosticKind(enum.StrEnum):
     PRIMITIVE_UNKNOWN = "primitive_unknown"
     PRIMITIVE_INSIDE_NESTED_JIT = "primitive_inside_nested_jit"
     PRIMITIVE_INSIDE_CONTROL_FLOW = "primitive_inside_control_flow"
+    BACKWARD_NOT_LINEAR = "backward_not_linear"
     MULTI_OUTPUT_PRIMITIVE_DETECTED = "multi_output_primitive_detected"
     # control flow
     COND_TO_SELECT = "cond_to_select"

@@ -23,6 +23,7 @@ from foretrace._jax import (
 )
 from foretrace.compiler import blocks
 from foretrace.compiler.axismaps import Shape
+from foretrace.compiler.backward import cotangent_jaxpr, nonlinear_operands
 from foretrace.compiler.blocks import Block
 from foretrace.compiler.patterns import Patterns, analyse
 from foretrace.compiler.rules.connections import by_connections
@@ -106,37 +107,26 @@ def _by_tangent_jaxpr(eqn: JaxprEqn) -> Structure:
 def custom_vjp(eqn: JaxprEqn, known: Known) -> Structure:
     """What the cotangent rule says, read the other way.
 
-    The rule need not be linear (it may clip its cotangents or take their sign), so dependence by value counts.
+    The rule need not be linear (it may clip its cotangents or take their sign): then dependence by value counts, and it
+    ends a path as mixing does, since there is no derivative that a trace could carry through it.
     """
-    active = [i for i, atom in enumerate(eqn.invars) if is_float(atom.aval)]
-    out_active = [i for i, out in enumerate(eqn.outvars) if is_float(out.aval)]
-
-    def cotangents(*args: Any) -> Any:
-        primals, directions = args[: len(eqn.invars)], args[len(eqn.invars) :]
-
-        def function(*values: Any) -> Any:
-            filled = dict(zip(active, values, strict=True))
-            outs = bind_eqn(eqn, *(filled.get(i, primal) for i, primal in enumerate(primals)))
-            return [outs[i] for i in out_active]
-
-        return jax.vjp(function, *(primals[i] for i in active))[1](list(directions))
-
-    avals = [atom.aval for atom in eqn.invars]
-    closed = make_jaxpr_of(cotangents, [*avals, *(eqn.outvars[i].aval for i in out_active)])
-    jaxpr, consts = closed.jaxpr, closed.consts
-    inner = nested_structure(jaxpr, jaxpr.invars[len(avals) :], jaxpr.outvars, consts, by_value=True)
+    closed, active, out_active = cotangent_jaxpr(eqn)
+    jaxpr, operands = closed.jaxpr, len(eqn.invars)
+    inner = nested_structure(jaxpr, jaxpr.invars[operands:], jaxpr.outvars, closed.consts, by_value=True)
+    nonlinear = nonlinear_operands(closed, active, operands)
     structure: Structure = [{} for _ in eqn.outvars]
     for operand, locals_ in zip(active, inner, strict=True):
         for position, local in locals_.items():
             out = out_active[position]
-            structure[out][operand] = _transposed(local, eqn.outvars[out])
+            structure[out][operand] = _transposed(local, eqn.outvars[out], operand in nonlinear)
     return structure
 
 
-def _transposed(local: Local, out: Var) -> Local:
-    if local is SAME:
+def _transposed(local: Local, out: Var, nonlinear: bool) -> Local:
+    if local is SAME and not nonlinear:
         return SAME
-    return Local(lambda: local.apply(blocks.identity(shape_of(out))).transposed(), local.mixing, local.unknown)
+    mixing = local.mixing or nonlinear
+    return Local(lambda: local.apply(blocks.identity(shape_of(out))).transposed(), mixing, local.unknown)
 
 
 @rule_for("etp")

@@ -1,0 +1,217 @@
+"""Whether the backward pass of a `custom_vjp` is linear in its cotangents.
+
+A trace carries a derivative forward, long before any cotangent is known. A backward pass that clips its cotangent,
+takes its sign or adds to it is the transpose of no derivative: there is nothing that a trace could carry through it.
+
+The walk follows the cotangents through the equations of the backward pass. What it does not know to be linear counts
+as not linear.
+"""
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from foretrace._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, bind_eqn, is_float, make_jaxpr_of
+from foretrace.ops import is_etp_primitive
+
+
+class Kind(enum.Enum):
+    """How a value depends on the cotangents."""
+
+    ZERO = "zero whatever they are"
+    FREE = "not at all"
+    LINEAR = "linear"
+    OTHER = "otherwise"
+
+
+Kinds: TypeAlias = list[Kind]
+
+# Linear in the first operand; the others say where, and must not depend on the cotangents.
+FIRST = frozenset(
+    "broadcast_in_dim conj convert_element_type copy cumsum dynamic_slice fft gather imag neg real reduce_precision "
+    "reduce_sum reshape rev slice split squeeze stop_gradient tile transpose".split()
+)
+# Linear in several operands together: their places, None for all.
+JOINTLY: dict[str, tuple[int, ...] | None] = {
+    "add": None,
+    "add_any": None,
+    "complex": None,
+    "concatenate": None,
+    "dynamic_update_slice": (0, 1),
+    "pad": None,
+    "scatter": (0, 2),
+    "scatter-add": (0, 2),
+    "stack": None,
+    "sub": None,
+}
+# Linear in each operand by itself.
+PRODUCTS = frozenset("conv_general_dilated dot_general mul".split())
+CALLS = frozenset("checkpoint closed_call core_call custom_jvp_call custom_vjp_call jit pjit remat2".split())
+
+
+def cotangent_jaxpr(eqn: JaxprEqn) -> tuple[ClosedJaxpr, list[int], list[int]]:
+    """The backward pass of a `custom_vjp_call` as a jaxpr.
+
+    Returns:
+        The jaxpr from operands and cotangents of outputs to cotangents of operands; the operands that have one; the
+        outputs that have one.
+    """
+    active = [i for i, atom in enumerate(eqn.invars) if is_float(atom.aval)]
+    out_active = [i for i, out in enumerate(eqn.outvars) if is_float(out.aval)]
+
+    def cotangents(*args: Any) -> Any:
+        primals, directions = args[: len(eqn.invars)], args[len(eqn.invars) :]
+
+        def function(*values: Any) -> Any:
+            filled = dict(zip(active, values, strict=True))
+            outs = bind_eqn(eqn, *(filled.get(i, primal) for i, primal in enumerate(primals)))
+            return [outs[i] for i in out_active]
+
+        return jax.vjp(function, *(primals[i] for i in active))[1](list(directions))
+
+    avals = [atom.aval for atom in eqn.invars]
+    return make_jaxpr_of(cotangents, [*avals, *(eqn.outvars[i].aval for i in out_active)]), active, out_active
+
+
+def nonlinear_operands(backward: ClosedJaxpr, active: Sequence[int], operands: int) -> frozenset[int]:
+    """The operands whose cotangent is not known to be linear in those of the outputs.
+
+    Args:
+        backward: The backward pass, as `cotangent_jaxpr` gives it.
+        active: The operands that have a cotangent.
+        operands: How many operands there are.
+    """
+    given = [Kind.FREE] * operands + [Kind.LINEAR] * (len(backward.jaxpr.invars) - operands)
+    found = _through(backward.jaxpr, backward.consts, given)
+    return frozenset(i for i, kind in zip(active, found, strict=True) if kind not in (Kind.LINEAR, Kind.ZERO))
+
+
+def nonlinear_calls(eqn: JaxprEqn) -> Iterator[tuple[JaxprEqn, frozenset[int]]]:
+    """The calls whose backward pass is not known to be linear: the equation itself or those within its bodies.
+
+    Yields:
+        A call, and the operands of `eqn` that it concerns; for one within a body, all of them.
+    """
+    if eqn.primitive.name == "custom_vjp_call":
+        backward, active, _ = cotangent_jaxpr(eqn)
+        operands = nonlinear_operands(backward, active, len(eqn.invars))
+        if operands:
+            yield eqn, operands
+        return
+    for jaxpr in _bodies(eqn):
+        for inner in jaxpr.eqns:
+            yield from ((call, frozenset(range(len(eqn.invars)))) for call, _ in nonlinear_calls(inner))
+
+
+def call_name(eqn: JaxprEqn) -> str:
+    """What the user calls a function with a derivative of its own."""
+    return str(eqn.params["call_jaxpr"].jaxpr.debug_info.func_name)
+
+
+def _bodies(eqn: JaxprEqn) -> list[Jaxpr]:
+    values = [v for value in eqn.params.values() for v in (value if isinstance(value, tuple | list) else (value,))]
+    return [v.jaxpr if isinstance(v, ClosedJaxpr) else v for v in values if isinstance(v, ClosedJaxpr | Jaxpr)]
+
+
+def _through(jaxpr: Jaxpr, consts: Sequence[Any], given: Sequence[Kind]) -> Kinds:
+    """The kinds of a jaxpr's results, from those of its inputs."""
+    env = dict(zip(jaxpr.constvars, map(_constant, consts), strict=True))
+    env.update(zip(jaxpr.invars, given, strict=True))
+
+    def read(atom: Any) -> Kind:
+        return _constant(atom.val) if isinstance(atom, Literal) else env[atom]
+
+    for eqn in jaxpr.eqns:
+        env.update(zip(eqn.outvars, _at(eqn, [read(atom) for atom in eqn.invars]), strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _constant(value: Any) -> Kind:
+    dtype = getattr(value, "dtype", np.asarray(value).dtype)
+    known = not isinstance(value, jax.core.Tracer) and isinstance(dtype, np.dtype)
+    return Kind.ZERO if known and not np.any(np.asarray(value)) else Kind.FREE
+
+
+def _at(eqn: JaxprEqn, given: Kinds) -> Kinds:
+    """The kinds of an equation's outputs."""
+    name, count = eqn.primitive.name, len(eqn.outvars)
+    if name in FIRST:
+        kind = _among(given, (0,)) if all(is_float(out.aval) for out in eqn.outvars) else _any_other(given)
+        return [kind] * count
+    if name in JOINTLY:
+        return [_among(given, JOINTLY[name] or range(len(given)))] * count
+    if name in PRODUCTS:
+        return [_product(given)] * count
+    if name == "select_n":
+        return [_among(given, range(1, len(given)))] * count
+    if name == "div":
+        return [_among(given, (0,))] * count
+    if (rule := NESTED.get(name)) is not None:
+        return rule(eqn, given)
+    if is_etp_primitive(eqn.primitive):
+        return _marked(eqn, given)
+    return [_any_other(given)] * count
+
+
+def _any_other(given: Sequence[Kind]) -> Kind:
+    """Of an equation that nothing is known about."""
+    return Kind.FREE if all(kind in (Kind.ZERO, Kind.FREE) for kind in given) else Kind.OTHER
+
+
+def _among(given: Sequence[Kind], places: Sequence[int]) -> Kind:
+    """Of an equation that is linear in some operands together."""
+    own, rest = {given[i] for i in places}, {kind for i, kind in enumerate(given) if i not in places}
+    if Kind.OTHER in own or rest & {Kind.LINEAR, Kind.OTHER}:
+        return Kind.OTHER
+    if own == {Kind.ZERO}:
+        return Kind.ZERO
+    if Kind.LINEAR not in own:
+        return Kind.FREE
+    return Kind.OTHER if Kind.FREE in own else Kind.LINEAR
+
+
+def _product(given: Sequence[Kind]) -> Kind:
+    if Kind.ZERO in given:
+        return Kind.ZERO
+    moving = [kind for kind in given if kind is not Kind.FREE]
+    return Kind.FREE if not moving else moving[0] if len(moving) == 1 else Kind.OTHER
+
+
+def _called(eqn: JaxprEqn, given: Kinds) -> Kinds:
+    inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+    return _through(inner.jaxpr, inner.consts, given) if isinstance(inner, ClosedJaxpr) else _through(inner, (), given)
+
+
+def _marked(eqn: JaxprEqn, given: Kinds) -> Kinds:
+    primitive: Any = eqn.primitive
+    closed = make_jaxpr_of(lambda *args: primitive.plain(*args, **eqn.params), [a.aval for a in eqn.invars])
+    return _through(closed.jaxpr, closed.consts, given)
+
+
+def _cond(eqn: JaxprEqn, given: Kinds) -> Kinds:
+    found = [_through(branch.jaxpr, branch.consts, given[1:]) for branch in eqn.params["branches"]]
+    chosen = given[0]
+    return [_among([chosen, *kinds], range(1, len(kinds) + 1)) for kinds in zip(*found, strict=True)]
+
+
+def _scan(eqn: JaxprEqn, given: Kinds) -> Kinds:
+    body, first = eqn.params["jaxpr"], eqn.params["num_consts"]
+    carries = eqn.params["num_carry"]
+    fixed, carry, slices = given[:first], given[first : first + carries], given[first + carries :]
+    while True:  # what a carry is after a step, it may be before the next
+        found = _through(body.jaxpr, body.consts, [*fixed, *carry, *slices])
+        after = [_among([old, new], (0, 1)) for old, new in zip(carry, found[:carries], strict=True)]
+        if after == carry:
+            return [*after, *found[carries:]]
+        carry = after
+
+
+NESTED: dict[str, Callable[[JaxprEqn, Kinds], Kinds]] = {
+    "optimization_barrier": lambda _, given: given,
+    **dict.fromkeys(CALLS, _called),
+    "cond": _cond,
+    "scan": _scan,
+}
