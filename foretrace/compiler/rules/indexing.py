@@ -85,12 +85,11 @@ def _any_of(
     free = [range(shape_of(operand)[axes[k]] - window[axes[k]] + 1) for k in unknown]
 
     def sources() -> sparse.Matrix:
-        numbers = jnp.asarray(index_array(operand), np.int32)
-
         def looked_up(chosen: Sequence[Any]) -> jax.Array:
             values = list(columns)
             for k, value in zip(unknown, chosen, strict=True):
                 values[k] = value
+            numbers = jnp.asarray(index_array(operand), np.int32)
             return bind_eqn(eqn, numbers, *(jnp.asarray(v, np.int32) for v in starts(values)))[0].reshape(-1)
 
         with jax.ensure_compile_time_eval():
