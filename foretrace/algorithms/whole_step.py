@@ -67,7 +67,8 @@ class WholeStep:
     """One step, linearised.
 
     A tangent is pushed by the transpose of the pull, not by forward mode: a user's own backward pass (`custom_vjp`) has
-    no forward mode, and what it says is what BPTT follows.
+    no forward mode, and what it says is what BPTT follows. One that is not linear is the transpose of no derivative: as
+    in D-RTRL, nothing of the past passes through it.
 
     Args:
         plan: The plan.
@@ -83,7 +84,7 @@ class WholeStep:
 
     def _run(self, weights: Any, hidden: jax.Array) -> jax.Array:
         step = Step(split_hidden(self.plan, hidden), self.step.other, self.step.inputs, [])
-        return join(run_forward(self.plan, [*weights, *self.weights.marks], step)[0])
+        return join(run_forward(self.plan, [*weights, *self.weights.marks], step, self.plan.nonlinear)[0])
 
     def pull(self, cotangent: jax.Array) -> tuple[list[jax.Array], jax.Array]:
         """What a cotangent of the new hidden states asks of the weights and of the previous hidden states."""
@@ -101,26 +102,30 @@ def in_step(plan: Plan, weights: Weights, block: Block) -> tuple[list[jax.Array]
 
     Returns:
         Gradients of the weights, summed over the steps, and the derivatives of each step's loss by the previous hidden
-        states, `(K, hidden)`, through the whole step. None where the block has no losses.
+        states, `(K, hidden)`, through the whole step but backward passes that are not linear. None where the block has
+        no losses.
     """
     cotangents, marks = block.cotangents, weights.marks
     if cotangents is None:
         return None
 
-    def asked(weights: Any, step: Step, given: Any) -> jax.Array:
+    def asked(weights: Any, step: Step, given: Any, stopped: Any) -> jax.Array:
         bare = Step(step.hidden, step.other, step.inputs, [])
-        hidden, _, outputs, _ = run_forward(plan, [*weights, *marks], bare)
+        hidden, _, outputs, _ = run_forward(plan, [*weights, *marks], bare, stopped)
         pairs = zip([*outputs, *hidden], given, strict=True)
         return sum((jnp.real(jnp.sum(c * v)) for v, c in pairs if c is not None), start=jnp.zeros(()))
 
-    def total(weights: Any, hidden: Any) -> jax.Array:
+    def total(weights: Any, hidden: Any, stopped: Any = None) -> jax.Array:
         steps = Step(hidden, block.steps.other, block.steps.inputs, [])
-        return jnp.sum(jax.vmap(lambda step, given: asked(weights, step, given))(steps, fitting))
+        return jnp.sum(jax.vmap(lambda step, given: asked(weights, step, given, stopped))(steps, fitting))
 
     floating = [is_float(getattr(atom, "aval", atom)) for atom in plan.program.output_outvars]
     outputs = [c if usable else None for c, usable in zip(cotangents.outputs, floating, strict=True)]
     fitting = [*outputs, *cotangents.hidden]
-    by_weights, by_hidden = jax.grad(total, argnums=(0, 1))(weights.values, list(block.steps.hidden))
+    hidden = list(block.steps.hidden)
+    by_weights, by_hidden = jax.grad(total, argnums=(0, 1))(weights.values, hidden)
+    if plan.nonlinear:
+        by_hidden = jax.grad(total, argnums=1)(weights.values, hidden, plan.nonlinear)
     return by_weights, join(by_hidden, lead=1)
 
 

@@ -5,7 +5,7 @@ what a perturbation of `y` is worth, the operator's own transpose turns into a g
 of steps at once. New states are perturbed too, or, for a group that stands apart, replaced by variables of their own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,11 +37,23 @@ class Step:
 jax.tree_util.register_dataclass(Step, ["hidden", "other", "inputs", "saved"], [])
 
 
-def run_forward(plan: Plan, weights: Sequence[Any], step: Step) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-    """New hidden states, new other states, outputs, and the outputs of linear operators."""
+def run_forward(
+    plan: Plan, weights: Sequence[Any], step: Step, stopped: Mapping[int, Collection[int]] | None = None
+) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    """New hidden states, new other states, outputs, and the outputs of linear operators.
+
+    Args:
+        plan: The plan.
+        weights: Its weights.
+        step: Where the step starts.
+        stopped: Operands of equations, by the identity of these, through which no derivative passes.
+    """
     env = _start(plan, weights, step)
     for eqn in plan.jaxpr.eqns:
-        env.update(zip(eqn.outvars, bind_eqn(eqn, *(_read(env, a) for a in eqn.invars)), strict=True))
+        operands = [_read(env, a) for a in eqn.invars]
+        for place in (stopped or {}).get(id(eqn), ()):
+            operands[place] = jax.lax.stop_gradient(operands[place])
+        env.update(zip(eqn.outvars, bind_eqn(eqn, *operands), strict=True))
     outs = [_read(env, atom) for atom in plan.jaxpr.outvars]
     first, second = len(plan.program.hidden), len(plan.program.hidden) + len(plan.program.other)
     return outs[:first], outs[first:second], outs[second:], [env[var] for var in plan.saved_vars]

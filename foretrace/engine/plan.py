@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, eval_jaxpr, is_float, new_jaxpr
+from foretrace.compiler.backward import nonlinear_calls
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import Occurrence, OccurrenceKind, Weight
@@ -129,6 +130,12 @@ class Plan:
         """Whether gradients must be pulled back to parameters step by step: where a user's own backward pass is not
         linear (it may clip), the pullback of a sum is not the sum of pullbacks."""
         return any(var in self.graph.values.nonlinear for var in self.weight_vars)
+
+    @functools.cached_property
+    def nonlinear(self) -> dict[int, frozenset[int]]:
+        """Equations on data with a backward pass that is not linear, by identity, and the operands that it concerns."""
+        found = ((id(eqn), nonlinear_calls(eqn)) for eqn in self.jaxpr.eqns)
+        return {key: operands for key, calls in found if (operands := frozenset().union(*(own for _, own in calls)))}
 
     @functools.cached_property
     def saved_vars(self) -> tuple[Var, ...]:
@@ -265,7 +272,7 @@ def _acts_aside(graph: ETraceGraph, relation: HiddenParamOpRelation) -> bool:
 
 
 def _differentiable(graph: ETraceGraph, linear: dict[int, Occurrence], weight_vars: Sequence[Var]) -> frozenset[Var]:
-    """Weights, and what perturbed new states, perturbed `y` and weights that enter otherwise than linearly can change."""
+    """Weights, and what perturbed states, perturbed `y` and weights that enter otherwise than linearly can change."""
     jaxpr = graph.values.data_jaxpr
     begin = {*graph.program.hidden_outvars, *(o.y_var for o in linear.values())}
     reached: set[Any] = set(begin)

@@ -74,6 +74,18 @@ def looped(params: Any, h: Any, x: Any) -> Any:
     return h, h @ params["out"]
 
 
+@jax.custom_gradient
+def unit_cotangent(v: Any) -> Any:
+    """Its backward pass is not linear, and has no derivative at zero."""
+    return v, lambda g: g / jnp.sqrt(jnp.sum(g**2))
+
+
+def bounded(params: Any, h: Any, x: Any) -> Any:
+    """All of the past passes through a backward pass that is not linear."""
+    h = 0.9 * unit_cotangent(h) + x @ params["w_in"]
+    return h, jnp.tanh(h) @ params["out"]
+
+
 def hard_gate(params: Any, h: Any, x: Any) -> Any:
     """Booleans made of a parameter choose a unit's leak."""
     sign = params["w"][0] > 0
@@ -97,6 +109,7 @@ def solved(params: Any, h: Any, x: Any) -> Any:
 MODELS = {f.__name__: f for f in (reservoir, gated, looped, hard_gate, looked_up, solved)} | {
     "lif": lif(reverse_spike),
     "lif, forward": lif(spike),
+    "bounded": bounded,
 }
 
 
@@ -109,7 +122,7 @@ def model(name: str) -> Case:
 
 
 @pytest.mark.parametrize("rule", EXACT)
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "lif, forward"])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("lif, forward", "bounded")])
 def test_equals_bptt(name: str, rule: str) -> None:
     agree(whole_gradient(model(name), EXACT[rule]), model(name).whole, 1e-10)
 
@@ -131,6 +144,11 @@ def test_where_no_parameter_reaches_a_state_the_gradient_is_that_of_each_step() 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_backward_pass_is_worth_the_same_as_a_tangent_rule(rule: str) -> None:
     agree(*(whole_gradient(model(name), RULES[rule]) for name in ("lif", "lif, forward")))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_nothing_of_the_past_passes_through_a_backward_pass_that_is_not_linear(rule: str) -> None:
+    agree(whole_gradient(model("bounded"), RULES[rule]), in_step_gradient(model("bounded")))
 
 
 @pytest.mark.parametrize("rule", RULES)
