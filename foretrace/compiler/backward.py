@@ -14,7 +14,17 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from foretrace._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, bind_eqn, is_float, make_jaxpr_of
+from foretrace._jax import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    bind_eqn,
+    held_jaxprs,
+    is_float,
+    make_jaxpr_of,
+    scan_counts,
+)
 from foretrace.ops import is_etp_primitive
 
 
@@ -101,19 +111,14 @@ def nonlinear_calls(eqn: JaxprEqn) -> Iterator[tuple[JaxprEqn, frozenset[int]]]:
         if operands:
             yield eqn, operands
         return
-    for jaxpr in _bodies(eqn):
-        for inner in jaxpr.eqns:
+    for body in held_jaxprs(list(eqn.params.values())):
+        for inner in body.jaxpr.eqns:
             yield from ((call, frozenset(range(len(eqn.invars)))) for call, _ in nonlinear_calls(inner))
 
 
 def call_name(eqn: JaxprEqn) -> str:
     """What the user calls a function with a derivative of its own."""
     return str(eqn.params["call_jaxpr"].jaxpr.debug_info.func_name)
-
-
-def _bodies(eqn: JaxprEqn) -> list[Jaxpr]:
-    values = [v for value in eqn.params.values() for v in (value if isinstance(value, tuple | list) else (value,))]
-    return [v.jaxpr if isinstance(v, ClosedJaxpr) else v for v in values if isinstance(v, ClosedJaxpr | Jaxpr)]
 
 
 def _through(jaxpr: Jaxpr, consts: Sequence[Any], given: Sequence[Kind]) -> Kinds:
@@ -181,8 +186,8 @@ def _product(given: Sequence[Kind]) -> Kind:
 
 
 def _called(eqn: JaxprEqn, given: Kinds) -> Kinds:
-    inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
-    return _through(inner.jaxpr, inner.consts, given) if isinstance(inner, ClosedJaxpr) else _through(inner, (), given)
+    (inner,) = held_jaxprs(eqn.params.get("jaxpr", eqn.params.get("call_jaxpr")))
+    return _through(inner.jaxpr, inner.consts, given)
 
 
 def _marked(eqn: JaxprEqn, given: Kinds) -> Kinds:
@@ -198,8 +203,7 @@ def _cond(eqn: JaxprEqn, given: Kinds) -> Kinds:
 
 
 def _scan(eqn: JaxprEqn, given: Kinds) -> Kinds:
-    body, first = eqn.params["jaxpr"], eqn.params["num_consts"]
-    carries = eqn.params["num_carry"]
+    body, (first, carries) = eqn.params["jaxpr"], scan_counts(eqn.params)
     fixed, carry, slices = given[:first], given[first : first + carries], given[first + carries :]
     while True:  # what a carry is after a step, it may be before the next
         found = _through(body.jaxpr, body.consts, [*fixed, *carry, *slices])

@@ -40,7 +40,7 @@ class DirectSlicer:
         """
         given = {var: new_var(var.aval) for var in variables}
         eqns = [eqn.replace(outvars=[given.get(out, out) for out in eqn.outvars]) for eqn in self.jaxpr.eqns]
-        jaxpr = new_jaxpr(self.jaxpr.constvars, self.jaxpr.invars, self.jaxpr.outvars, eqns, like=self.jaxpr)
+        jaxpr = new_jaxpr(self.jaxpr.constvars, self.jaxpr.invars, self.jaxpr.outvars, eqns)
         reached = {out for eqn in _forward(jaxpr, self.structures, variables) for out in eqn.outvars}
         targets = tuple(k for k, var in enumerate(variables) if given[var] in reached)
         return direct_slice(jaxpr, self.structures, variables, [given[variables[k]] for k in targets]), targets
