@@ -172,7 +172,7 @@ def _made(program: StepProgram) -> dict[Var, str]:
 def _meeting(program: StepProgram) -> list[Var]:
     """Values of parameters alone that have a derivative and meet data, or are returned."""
     made = _made(program)
-    used = [atom for eqn in program.jaxpr.eqns if made[eqn.outvars[0]] == "data" for atom in eqn.invars]
+    used = [atom for eqn in program.jaxpr.eqns if "data" in [made[v] for v in eqn.outvars] for atom in eqn.invars]
     variables = [atom for atom in [*used, *program.jaxpr.outvars] if not isinstance(atom, Literal)]
     return [v for v in dict.fromkeys(variables) if made[v] == "params" and np.issubdtype(v.aval.dtype, np.inexact)]
 
