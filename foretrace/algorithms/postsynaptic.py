@@ -65,7 +65,7 @@ def _placed(plan: Plan, link: Link, group: HiddenGroup) -> Link:
     states = {k for k, out in enumerate(group.hidden_outvars) if reaches(link.y_var, out)}
     slots = [i for i, slot in enumerate(link.group.slots) if slot.state in states]
     slots += [link.group.num_state] if group.num_state > link.group.num_state else []
-    places = Places(group, link.places.y_shape, link.places.reach, link.places.reach.targets)
+    places = Places(group, link.places.y_shape, link.places.reach)
     return dataclasses.replace(link, places=places, slots=tuple(slots))
 
 

@@ -153,9 +153,6 @@ def _excluded(
     elif not occurrence.traced:
         kind, level = DiagnosticKind.RELATION_EXCLUDED_UNMARKED, DiagnosticLevel.WARNING
         text = f"`{name}` enters by a plain `{operator}` in a model that marks other operators. {keeps}"
-    elif any(patterns.reaches_directly(y_var, out) for out in outs):
-        kind, level = DiagnosticKind.RELATION_EXCLUDED_SHAPE_MISMATCH, DiagnosticLevel.WARNING
-        text = f"An element of `{name}` in `{operator}` reaches too many positions of a state at once. {keeps}"
     else:
         kind, level = DiagnosticKind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT, DiagnosticLevel.WARNING
         text = f"`{name}` in `{operator}` reaches states only through another weight or mixing. {keeps}"

@@ -7,7 +7,7 @@ program's own order, so the same model gives the same graph in every run.
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -19,7 +19,7 @@ from foretrace.compiler.history import Parameter, find_parameters
 from foretrace.compiler.occurrences import Occurrence, find_occurrences, has_marks
 from foretrace.compiler.patterns import Patterns, analyse
 from foretrace.compiler.perturbation import HiddenPerturbation, add_perturbation
-from foretrace.compiler.relations import HiddenParamOpRelation, Reach, find_reach, make_relation
+from foretrace.compiler.relations import HiddenParamOpRelation, find_reach, make_relation
 from foretrace.compiler.reporting.drawing import draw_graph
 from foretrace.compiler.reporting.report import CompilationReport
 from foretrace.compiler.slicing import DirectSlicer
@@ -62,6 +62,7 @@ class ETraceGraph:
         group_records: What was decided about groups.
         include_hidden_perturb: Whether the perturbed step is wanted.
         analysis_seconds: How long the analysis took.
+        further_records: Makes what is to be said beside the compiler's own findings, as of the size of traces.
     """
 
     module_info: Any
@@ -76,6 +77,7 @@ class ETraceGraph:
     group_records: tuple[CompilationRecord, ...] = field(repr=False)
     include_hidden_perturb: bool
     analysis_seconds: float
+    further_records: Callable[[], Sequence[CompilationRecord]] = field(default=tuple, repr=False)
 
     @functools.cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -87,7 +89,7 @@ class ETraceGraph:
     def diagnostics(self) -> tuple[CompilationRecord, ...]:
         """What was decided, and why."""
         found = find_records(self.program, self.values, self.parameters, self.patterns)
-        return (*self.program.diagnostics, *self.group_records, *found)
+        return (*self.program.diagnostics, *self.group_records, *found, *self.further_records())
 
     @functools.cached_property
     def hidden_perturb(self) -> HiddenPerturbation | None:
@@ -219,11 +221,11 @@ def _relations(
     for occurrence in occurrences:
         if not occurrence.traced:
             continue
-        reached: list[tuple[HiddenGroup, Reach]] = []
-        for group in groups:
-            if any(not patterns.of(out, occurrence.y_var).is_empty for out in group.hidden_outvars):
-                reach = find_reach(group, occurrence.y_var, patterns)
-                reached += [] if reach is None else [(group, reach)]
+        reached = [
+            (group, find_reach(group, occurrence.y_var, patterns))
+            for group in groups
+            if any(not patterns.of(out, occurrence.y_var).is_empty for out in group.hidden_outvars)
+        ]
         if reached:
             relations.append(make_relation(occurrence, reached, program, patterns, param_states))
     return tuple(relations)

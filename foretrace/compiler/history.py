@@ -120,13 +120,12 @@ def _losses(
     """The paths of one occurrence that carry no history, one sentence each."""
     if relation is None:
         return [_untraced(occurrence, program, patterns)]
-    y_var, kept = occurrence.y_var, {out for group in relation.hidden_groups for out in group.hidden_outvars}
-    losses = []
-    for leaf, out in zip(program.hidden, program.hidden_outvars, strict=True):
-        if patterns.reaches_through_mixing(y_var, out):
-            losses.append(f"reaches {_names([leaf.path])} through mixing")
-        elif out not in kept and patterns.reaches_directly(y_var, out):
-            losses.append(f"reaches too many positions of {_names([leaf.path])}")
+    y_var = occurrence.y_var
+    losses = [
+        f"reaches {_names([leaf.path])} through mixing"
+        for leaf, out in zip(program.hidden, program.hidden_outvars, strict=True)
+        if patterns.reaches_through_mixing(y_var, out)
+    ]
     for leaf, out in uncredited_states(program, patterns):
         if patterns.reaches(y_var, out):
             losses.append(f"reaches {_names([leaf.path])}, a state without credit")
@@ -153,8 +152,6 @@ def _untraced(occurrence: Occurrence, program: StepProgram, patterns: Patterns) 
         return f"enters `{occurrence.primitive.name}`, which is neither linear in it nor elementwise"
     if not occurrence.traced:
         return "enters through a plain operator of a model that marks others"
-    if any(patterns.reaches_directly(occurrence.y_var, out) for out in program.hidden_outvars):
-        return "reaches too many positions at once"
     if not any(patterns.reaches(occurrence.y_var, out) for out in program.hidden_outvars):
         return "reaches only states without credit"
     return "reaches a state only through mixing"

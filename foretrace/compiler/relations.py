@@ -2,7 +2,7 @@
 
 For each group that an occurrence reaches, `Reach` names the position that every element of `y` goes to. Where an
 element goes to several positions, these are told apart by colours, one position for each colour, so that a trace can
-be kept for each.
+be kept for each. Nothing depends on how many there are: a gate that acts on a thousand positions is followed to all.
 """
 
 import functools
@@ -24,8 +24,6 @@ from foretrace.compiler.structure import size_of
 from foretrace.program.diagnostics import Path
 from foretrace.program.records import StepProgram, path_name
 
-LARGEST_FAN = 64
-
 
 @dataclass(frozen=True, eq=False)
 class Reach:
@@ -36,6 +34,7 @@ class Reach:
         positions: Number of positions of the group.
         size: Number of elements of `y`.
         edges: For each state, makes the positions and the elements of `y` that reach them.
+        pattern: Positions by elements of `y`; None where each element reaches one position at most.
         pattern_colors: The colour of each position; None where there is only one.
     """
 
@@ -43,12 +42,18 @@ class Reach:
     positions: int
     size: int
     edges: Callable[[], list[tuple[np.ndarray, np.ndarray]]]
+    pattern: sparse.Matrix | None = None
     pattern_colors: np.ndarray | None = None
 
     @functools.cached_property
     def colors(self) -> np.ndarray:
         """The colour of each position."""
         return np.zeros(self.positions, np.int64) if self.pattern_colors is None else self.pattern_colors
+
+    @functools.cached_property
+    def source_colors(self) -> np.ndarray:
+        """A colour for each element of `y`, so that those which reach one position differ."""
+        return np.zeros(self.size, np.int64) if self.pattern is None else colour(sparse.transpose(self.pattern))
 
     @functools.cached_property
     def targets(self) -> np.ndarray:
@@ -143,8 +148,8 @@ class HiddenParamOpRelation:
         return {name: getattr(self, name) for name in (*self.__dataclass_fields__, *lazy)}
 
 
-def find_reach(group: HiddenGroup, y_var: Var, patterns: Patterns) -> Reach | None:
-    """Where the elements of `y` go in a group; None where one goes to more positions than traces can be kept for."""
+def find_reach(group: HiddenGroup, y_var: Var, patterns: Patterns) -> Reach:
+    """Where the elements of `y` go in a group."""
     positions, size = int(np.prod(group.varshape, dtype=int)), size_of(y_var)
     found = [patterns.of(out, y_var) for out in group.hidden_outvars]
     found = [block for block in found if not block.is_empty]
@@ -155,8 +160,9 @@ def find_reach(group: HiddenGroup, y_var: Var, patterns: Patterns) -> Reach | No
     if _surely_single(found, group.varshape) or _single(edges(), size):
         return Reach(1, positions, size, edges)
     rows, columns = (np.concatenate(parts) for parts in zip(*edges(), strict=True))
-    colors = _colour(sparse.from_pairs(rows, columns, (positions, size)))
-    return None if colors is None else Reach(int(colors.max(initial=0)) + 1, positions, size, edges, colors)
+    pattern = sparse.from_pairs(rows, columns, (positions, size))
+    colors = colour(pattern)
+    return Reach(int(colors.max(initial=0)) + 1, positions, size, edges, pattern, colors)
 
 
 def _surely_single(found: Sequence[Block], varshape: tuple[int, ...]) -> bool:
@@ -189,18 +195,37 @@ def _single(edges: Sequence[tuple[np.ndarray, np.ndarray]], size: int) -> bool:
     return True
 
 
-def _colour(pattern: sparse.Matrix) -> np.ndarray | None:
-    """Colours positions so that those reached by one element differ."""
-    by_source = sparse.transpose(pattern)
-    if np.diff(by_source.indptr).max(initial=0) > LARGEST_FAN:
-        return None
-    colors = np.full(pattern.shape[0], -1, dtype=np.int64)
-    for position in range(pattern.shape[0]):
-        sources = pattern.indices[pattern.indptr[position] : pattern.indptr[position + 1]]
-        rivals = [by_source.indices[by_source.indptr[s] : by_source.indptr[s + 1]] for s in sources]
-        taken = set(colors[np.concatenate(rivals)].tolist()) if rivals else set()
-        colors[position] = next(c for c in range(len(colors) + 1) if c not in taken)
-    return colors if colors.max() < LARGEST_FAN else None
+def colour(pattern: sparse.Matrix) -> np.ndarray:
+    """Colours the rows of a pattern so that rows which share a column differ.
+
+    Nearly always a column's rows can be numbered in order, and the number of a row is the same in each of its columns.
+    Otherwise each row takes the first colour that is free in all of them.
+    """
+    rows, columns = sparse.pairs(pattern)
+    order = np.lexsort((rows, columns))
+    starts = np.searchsorted(columns[order], np.arange(pattern.shape[1]))
+    number = np.empty(len(rows), np.int64)
+    number[order] = np.arange(len(rows)) - starts[columns[order]]
+    for pick in (np.minimum, np.maximum):
+        colors = np.full(pattern.shape[0], 0 if pick is np.maximum else len(rows), np.int64)
+        pick.at(colors, rows, number)
+        colors[np.diff(pattern.indptr) == 0] = 0
+        if len(np.unique(columns * (colors.max(initial=0) + 1) + colors[rows])) == len(rows):
+            return colors
+    return _first_free(pattern)
+
+
+def _first_free(pattern: sparse.Matrix) -> np.ndarray:
+    colors = np.zeros(pattern.shape[0], np.int64)
+    used = np.zeros((pattern.shape[1], 8), bool)
+    for row in range(pattern.shape[0]):
+        columns = pattern.indices[pattern.indptr[row] : pattern.indptr[row + 1]]
+        taken = used[columns].any(axis=0)
+        if taken.all():
+            used, taken = np.pad(used, ((0, 0), (0, used.shape[1]))), np.pad(taken, (0, used.shape[1]))
+        colors[row] = np.argmin(taken)
+        used[columns, colors[row]] = True
+    return colors
 
 
 def make_relation(

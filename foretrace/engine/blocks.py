@@ -58,7 +58,7 @@ def step_bytes(plan: Plan) -> int:
         whole = sum(_bytes(var.aval) for var in group.hidden_outvars)
         total += whole * (3 + 2 * group.num_state)
     for link in plan.links:
-        entering = len(link.slots) * link.places.width + 1
+        entering = len(link.slots) * link.places.reach.fan + 1
         total += entering * _bytes(link.y_var.aval) + link.edges.data_size * link.y_var.aval.dtype.itemsize
     return total
 

@@ -18,8 +18,9 @@ from foretrace.compiler.occurrences import Occurrence
 from foretrace.engine.axons import Axon
 from foretrace.engine.edges.base import operator_of
 from foretrace.engine.evaluate import Step, fixed_values, run_perturbed, zero_shifts
+from foretrace.engine.places import each_color
 from foretrace.engine.plan import Link, Plan
-from foretrace.engine.slots import Matrix, Vector, identity, scale, subtract
+from foretrace.engine.slots import Matrix, Vector, identity, scale, subtract, total
 
 
 @dataclass(frozen=True)
@@ -119,28 +120,34 @@ class Linearised:
             For each slot that the link keeps, `(K, places, *y_shape)`.
         """
 
-        def rows(pullback: Any, factor: Matrix) -> list[jax.Array]:
-            return [_entered(link, pullback, factor[slot]) for slot in link.slots]
-
-        return dict(zip(link.slots, self._pulled(link, rows, factors), strict=True))
+        return dict(zip(link.slots, self._pushed(link, [factors[slot] for slot in link.slots]), strict=True))
 
     def push_row(self, link: Link, row: Vector) -> jax.Array:
         """`F`, multiplied from the left by one row at each step: `(K, places, *y_shape)`."""
-        return self._pulled(link, lambda pullback, factor: _entered(link, pullback, factor), row)
+        return self._pushed(link, [row])[0]
+
+    def _pushed(self, link: Link, rows: Sequence[Sequence[jax.Array | None]]) -> list[jax.Array]:
+        if link.by_tangents:
+            return self._by_y(link, lambda states, y, given: _spread_out(link, states, y, given), rows)
+        return self._pulled(link, lambda pullback, given: [_entered(link, pullback, row) for row in given], rows)
 
     def _pulled(self, link: Link, use: Callable[..., Any], stacked: Any) -> Any:
-        def at(values: Any, given: Any) -> Any:
-            *constants, y = values
-
-            def states(value: Any) -> list[Any]:
-                return eval_jaxpr(link.y_jaxpr, constants, value)
-
+        def at(states: Callable[..., Any], y: jax.Array, given: Any) -> Any:
             new, pullback = jax.vjp(states, y)
 
             def cast(cotangents: Sequence[Any]) -> Any:
                 return pullback([c.astype(v.dtype) for c, v in zip(cotangents, new, strict=True)])[0]
 
             return use(cast, given)
+
+        return self._by_y(link, at, stacked)
+
+    def _by_y(self, link: Link, use: Callable[..., Any], stacked: Any) -> Any:
+        """Maps over the steps what uses the group's new states as a function of `y`."""
+
+        def at(values: Any, given: Any) -> Any:
+            *constants, y = values
+            return use(lambda value: eval_jaxpr(link.y_jaxpr, constants, value), y, given)
 
         return self.over_steps(at, [*link.y_jaxpr.constvars, link.y_var], stacked)
 
@@ -234,11 +241,34 @@ class Linearised:
 
 
 def _entered(link: Link, pullback: Callable[..., Any], row: Sequence[jax.Array | None]) -> jax.Array:
-    """One row of factors pulled to `y`, at the places where `y` enters."""
+    """One row of factors pulled to `y`, at the places where `y` enters: one reverse pass for each colour."""
     known = next(entry for entry in row if entry is not None)
     whole = [jnp.zeros_like(known) if entry is None else entry for entry in row]
-    masks = link.places.color_masks(known.dtype)
-    return link.places.enter([pullback(link.group.states_of(scale(whole, mask))) for mask in masks])
+
+    def of(mask: jax.Array) -> jax.Array:
+        return pullback(link.group.states_of(scale(whole, mask)))
+
+    return link.places.enter(each_color(of, link.places.reach.colors, link.group.varshape, known.dtype))
+
+
+def _spread_out(
+    link: Link, states: Callable[..., Any], y: jax.Array, rows: Sequence[Sequence[jax.Array | None]]
+) -> list[jax.Array]:
+    """Rows of factors times `F` where one element of `y` reaches many positions.
+
+    A forward pass gives each position its derivative by the one element of a colour that reaches it, so few passes
+    cover all positions, however many an element has.
+    """
+
+    def of(tangent: jax.Array) -> jax.Array:
+        derivatives = link.group.slots_of(jax.jvp(states, (y,), (tangent,))[1])
+        products = [
+            [factor * slot for factor, slot in zip(row, derivatives, strict=True) if factor is not None] for row in rows
+        ]
+        return jnp.stack([total(parts) for parts in products])
+
+    found = each_color(of, link.places.reach.source_colors, y.shape, y.dtype)
+    return [link.places.enter(link.places.taken(found[:, number])) for number in range(len(rows))]
 
 
 def _places(plan: Plan, group: HiddenGroup) -> list[int]:

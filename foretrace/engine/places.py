@@ -6,7 +6,7 @@ the way. `Places` gives values at positions to the places of traces, and carries
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +14,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foretrace._jax import Var
+from foretrace.compiler import sparse
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.positions import TransitionKind
 from foretrace.compiler.relations import Reach
 from foretrace.engine.slots import Matrix, total
+from foretrace.errors import NotSupportedError
+from foretrace.program.records import path_name
+
+LARGEST_PLACES = 2**24
+UNROLLED = 8  # more passes than this go through a loop, so that a program does not grow with the number of colours
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +34,16 @@ class Places:
         group: The group.
         y_shape: The shape of `y`.
         reach: Where the elements of `y` go in one step.
-        positions: `positions[r, u]` is the position of place `r` of element `u` of `y`, -1 where there is none.
     """
 
     group: HiddenGroup
     y_shape: tuple[int, ...]
     reach: Reach = field(repr=False)
-    positions: np.ndarray = field(repr=False)
+
+    @functools.cached_property
+    def positions(self) -> np.ndarray:
+        """`positions[r, u]` is the position of place `r` of element `u` of `y`, -1 where there is none."""
+        return orbits(self.group, self.reach)
 
     @property
     def width(self) -> int:
@@ -67,21 +75,21 @@ class Places:
     def _present(self) -> np.ndarray:
         return (self.positions >= 0).reshape(self.width, *self.y_shape)
 
-    def color_masks(self, dtype: Any) -> list[jax.Array]:
-        """For each colour, ones at the positions that have it; a single one where `y` has single targets."""
-        if self.reach.fan == 1:
-            return [jnp.ones(self.group.varshape, dtype)]
-        colors = self.reach.colors.reshape(self.group.varshape)
-        return [jnp.asarray(colors == color, dtype) for color in range(self.reach.fan)]
+    def taken(self, values: jax.Array) -> jax.Array:
+        """What each element of `y` does to the positions that it reaches: `(colours, *y_shape)`.
 
-    def enter(self, parts: Sequence[jax.Array]) -> jax.Array:
-        """Values of `y`, one array `(*lead, *y_shape)` for each colour, at the places where they enter."""
-        stacked = jnp.stack(parts, axis=-1 - len(self.y_shape))
-        missing = self.width - len(parts)
-        if not missing:
-            return stacked
-        axis = stacked.ndim - 1 - len(self.y_shape)
-        return jnp.pad(stacked, [(0, missing if k == axis else 0) for k in range(stacked.ndim)])
+        Args:
+            values: For each colour of elements of `y`, values by position, of shape `(source colours, *varshape)`.
+        """
+        targets = self.reach.targets
+        index = self.reach.source_colors * self.reach.positions + np.maximum(targets, 0)
+        found = jnp.where(targets >= 0, jnp.take(values.reshape(-1), index), 0)
+        return found.reshape(self.reach.fan, *self.y_shape)
+
+    def enter(self, values: jax.Array) -> jax.Array:
+        """Values `(colours, *y_shape)` at the places where they enter: `(width, *y_shape)`."""
+        missing = self.width - values.shape[0]
+        return jnp.pad(values, [(0, missing), *((0, 0) for _ in self.y_shape)]) if missing else values
 
     def carry(
         self, traces: dict[int, jax.Array], transition: Matrix, spread: Callable[[Any], Any]
@@ -116,42 +124,93 @@ class Places:
 
     def _sources(self, i: int, j: int) -> list[np.ndarray]:
         """The places whose content moves to each place, one table `(width, u)` for each that shares a target."""
-        following = self.group.positions.targets[i, j]
         width, size = self.positions.shape
-        tables: list[np.ndarray] = []
-        for element in range(size):
-            filled = [0] * width
-            where = {int(p): r for r, p in enumerate(self.positions[:, element]) if p >= 0}
-            for position, place in where.items():
-                target = where.get(int(following[position]), -1)
-                if target < 0:
-                    continue
-                if filled[target] == len(tables):
-                    tables.append(np.full((width, size), -1, dtype=np.int64))
-                tables[filled[target]][target, element] = place
-                filled[target] += 1
-        return tables or [np.full((width, size), -1, dtype=np.int64)]
+        following = self.group.positions.targets[i, j]
+        reached = np.where(self.positions >= 0, following[self.positions], -1)
+        place, element = np.nonzero(reached >= 0)
+        # Which place of the element the reached position is: found among the element's own positions, in order.
+        own_place, own_element = np.nonzero(self.positions >= 0)
+        own = own_element * self.reach.positions + self.positions[own_place, own_element]
+        order = np.argsort(own)
+        found = np.searchsorted(own[order], element * self.reach.positions + reached[place, element])
+        target = own_place[order][found]
+        # Contents that meet at one place are told apart by their number there.
+        meeting = target * size + element
+        order = np.argsort(meeting, kind="stable")
+        first = np.searchsorted(meeting[order], meeting[order])
+        number = np.empty(len(meeting), np.int64)
+        number[order] = np.arange(len(meeting)) - first
+        tables = np.full((int(number.max(initial=0)) + 1, width, size), -1, dtype=np.int64)
+        tables[number, target, element] = place
+        return list(tables)
 
 
-def places_for(y_var: Var, group: HiddenGroup, reach: Reach) -> Places:
-    """The places that a relation needs in a group."""
-    positions = reach.targets if group.positions.kind is not TransitionKind.RELABELLED else _orbits(group, reach)
-    return Places(group, tuple(y_var.aval.shape), reach, positions)
+def each_color(
+    function: Callable[[jax.Array], jax.Array], colors: np.ndarray, shape: tuple[int, ...], dtype: Any
+) -> jax.Array:
+    """A function of the elements of each colour (ones there, zeros elsewhere), stacked along a first axis."""
+    count = int(colors.max(initial=0)) + 1
+    if count == 1:
+        return function(jnp.ones(shape, dtype))[None]
+    colors = colors.reshape(shape)
+    if count <= UNROLLED:
+        return jnp.stack([function(jnp.asarray(colors == color, dtype)) for color in range(count)])
+    return jax.lax.map(lambda color: function(jnp.asarray(colors == color, dtype)), jnp.arange(count))
 
 
-def _orbits(group: HiddenGroup, reach: Reach) -> np.ndarray:
-    """All positions that the content of each element of `y` visits; those where it enters come first."""
+def orbits(group: HiddenGroup, reach: Reach) -> np.ndarray:
+    """The positions that the content of each element of `y` visits, those where it enters first; -1 for none.
+
+    Raises:
+        NotSupportedError: If they are more than `LARGEST_PLACES`.
+    """
+    if group.positions.kind is not TransitionKind.RELABELLED:
+        _checked(range(reach.fan), group, reach.size)
+        return reach.targets
     following = group.positions.targets.reshape(-1, group.positions.size)
-    orbits = []
+    maps = np.unique(following[(following >= 0).any(axis=1)], axis=0)
+    if len(maps) == 1 and reach.fan == 1 and sparse.largest_count(maps[0][maps[0] >= 0]) <= 1:
+        return _along_one_map(reach.targets[0], maps[0], group)
+    return _along_several_maps(maps, group, reach)
+
+
+def _along_one_map(start: np.ndarray, following: np.ndarray, group: HiddenGroup) -> np.ndarray:
+    """Where every position has one successor and one predecessor, a walk ends or comes back to its start."""
+    rows, place = [], start
+    while (place >= 0).any():
+        rows.append(place)
+        _checked(rows, group)
+        place = np.where(place >= 0, following[place], -1)
+        place = np.where(place == start, -1, place)
+    return np.stack(rows or [start])
+
+
+def _along_several_maps(maps: np.ndarray, group: HiddenGroup, reach: Reach) -> np.ndarray:
+    found: list[list[int]] = []
+    width = 1
     for element in range(reach.size):
         entered = [int(p) for p in reach.targets[:, element]]
-        found = list(entered)
-        for position in found:
-            if position >= 0:
-                found += dict.fromkeys(int(t) for t in following[:, position] if t >= 0 and int(t) not in found)
-        orbits.append(found)
-    width = max(map(len, orbits), default=1)
-    table = np.full((width, len(orbits)), -1, dtype=np.int64)
-    for element, found in enumerate(orbits):
-        table[: len(found), element] = found
+        walk, seen = list(entered), set(entered)
+        for position in walk:
+            steps = dict.fromkeys(int(t) for t in maps[:, position]) if position >= 0 else {}
+            walk += [t for t in steps if t not in seen]
+            seen |= steps.keys()
+        found.append(walk)
+        width = max(width, len(walk))
+        _checked(range(width), group, reach.size)
+    table = np.full((width, reach.size), -1, dtype=np.int64)
+    for element, walk in enumerate(found):
+        table[: len(walk), element] = walk
     return table
+
+
+def _checked(rows: Any, group: HiddenGroup, size: int | None = None) -> Any:
+    size = len(rows[0]) if size is None else size
+    if len(rows) * size > LARGEST_PLACES:
+        states = ", ".join(f"`{path_name(path)}`" for path in group.hidden_paths)
+        raise NotSupportedError(
+            f"{size:,} values reach {len(rows):,} positions of {states} each, or more, from step to step: past the "
+            f"{LARGEST_PLACES:,} that a table of positions may have. Use a rule that keeps no trace for a position "
+            "(`RTRL`, `SnAp`, `UORO`, `BPTT`), or let fewer positions take part in the relabelling."
+        )
+    return rows

@@ -6,6 +6,7 @@ the parameters once for a block of steps, gradients are gathered for them, and p
 `Link` is the unit of credit: one weight of one relation, and one group that its `y` reaches.
 """
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,8 @@ from foretrace.compiler.structure import Known
 from foretrace.compiler.values import Made
 from foretrace.engine.axons import Axon, find_axon
 from foretrace.engine.edges import Bilinear, Edges, Sparse, edges_for, structured_edges
-from foretrace.engine.places import Places, places_for
+from foretrace.engine.memory import trace_records
+from foretrace.engine.places import Places
 from foretrace.program.records import StepProgram
 
 
@@ -63,6 +65,13 @@ class Link:
         """The parameter and the group, for messages."""
         states = ", ".join(".".join(map(str, path)) for path in self.group.hidden_paths)
         return f"{'.'.join(map(str, self.relation.path))} -> {states}"
+
+    @functools.cached_property
+    def by_tangents(self) -> bool:
+        """Whether `F` takes fewer forward passes than reverse ones; only code with a tangent rule can go forward."""
+        reach = self.places.reach
+        fewer = reach.fan > 1 and reach.fan > int(reach.source_colors.max(initial=0)) + 1
+        return fewer and not any(map(has_own_backward_pass, self.y_jaxpr.eqns))
 
     @property
     def trace_shape(self) -> tuple[int, ...]:
@@ -175,7 +184,7 @@ def make_plan(graph: ETraceGraph) -> Plan:
     known = Known(graph.values.data_jaxpr, graph.program.consts)
     links = _links(graph, weight_vars, known)
     return Plan(
-        graph=graph,
+        graph=dataclasses.replace(graph, further_records=lambda: trace_records(links)),
         weight_vars=weight_vars,
         mark_vars=mark_vars,
         weights_jaxpr=_weights_jaxpr(graph.program, [*weight_vars, *mark_vars]),
@@ -186,6 +195,13 @@ def make_plan(graph: ETraceGraph) -> Plan:
         differentiable=_differentiable(graph, linear, weight_vars),
         aside=frozenset(r.y_var for r in graph.hidden_param_op_relations if _acts_aside(graph, r)),
     )
+
+
+def has_own_backward_pass(eqn: JaxprEqn) -> bool:
+    """Whether an equation is or holds a `custom_vjp`, which JAX cannot differentiate forward."""
+    inner = [getattr(value, "jaxpr", value) for value in jax.tree.leaves(list(eqn.params.values()))]
+    held = (other for jaxpr in inner if hasattr(jaxpr, "eqns") for other in jaxpr.eqns)
+    return "custom_vjp" in eqn.primitive.name or any(map(has_own_backward_pass, held))
 
 
 def _made_of_parameters(graph: ETraceGraph) -> tuple[Var, ...]:
@@ -216,7 +232,7 @@ def _links(graph: ETraceGraph, weight_vars: Sequence[Var], known: Known) -> tupl
     for relation in graph.hidden_param_op_relations:
         parts = zip(relation.hidden_groups, relation.reaches, relation.y_to_hidden_group_jaxprs, strict=True)
         reached = [
-            (group, jaxpr, places_for(relation.y_var, group, reach), _slots(graph, relation.y_var, group))
+            (group, jaxpr, Places(group, tuple(relation.y_var.aval.shape), reach), _slots(graph, relation.y_var, group))
             for group, reach, jaxpr in parts
         ]
         for weight in relation.occurrence.weights:

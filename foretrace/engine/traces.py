@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from foretrace.engine.linearise import Linearised
+from foretrace.engine.memory import check_trace
 from foretrace.engine.plan import Link
 from foretrace.engine.slots import Matrix, Vector, total
 from foretrace.engine.sweep import products
@@ -22,6 +23,7 @@ Trace = dict[int, jax.Array]
 
 def zero_trace(link: Link, dtype: Any = None) -> Trace:
     """A trace of zeros: an array for each slot that the link can reach."""
+    check_trace(link, dtype)
     return {slot: jnp.zeros(link.trace_shape, dtype or link.dtype) for slot in link.slots}
 
 

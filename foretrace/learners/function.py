@@ -62,6 +62,7 @@ class FunctionLearner:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ValueError(f"`{name}` is a number of steps from 1 on, or None; got {value!r}.")
         object.__setattr__(self, "plan", make_plan(self.graph))
+        object.__setattr__(self, "graph", self.plan.graph)
 
     @property
     def report(self) -> CompilationReport:

@@ -42,6 +42,8 @@ class DiagnosticKind(enum.StrEnum):
     GROUP_RELABELLED = "group_relabelled"
     GROUP_OFF_POSITION_DROPPED = "group_off_position_dropped"
     GROUP_DIRECT_ACROSS_SHAPES = "group_direct_across_shapes"
+    # traces
+    TRACE_OF_MANY_POSITIONS = "trace_of_many_positions"
     # equations
     PRIMITIVE_UNKNOWN = "primitive_unknown"
     PRIMITIVE_INSIDE_NESTED_JIT = "primitive_inside_nested_jit"

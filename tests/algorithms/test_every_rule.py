@@ -30,6 +30,8 @@ MODELS = {
     "delay line": "delay line that feeds a neuron",
     "two layers": "two layers of LIF",
     "plain sparse": "plain sparse products",
+    "one gate": "matrix memory with one gate",
+    "scalar lookup": "row of a table by a scalar index",
 }
 
 

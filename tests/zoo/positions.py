@@ -1,5 +1,6 @@
 """Relabelled and displaced positions: rolls, permutations, slices, delay lines, and couplings that are left out."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.nn import sigmoid
@@ -190,3 +191,66 @@ def delayed_spikes(rng):
     params = {"w_in": weight(rng, INPUT, WIDE, gain=1.5), "w_rec": weight(rng, WIDE, WIDE)}
     state = {"v": jnp.asarray(rng.uniform(0.2, 1.4, size=(BATCH, WIDE)))}
     return step, params, state | {"line": jnp.asarray(rng.integers(2, size=(HIDDEN, BATCH, WIDE)).astype(float))}
+
+
+CHANNELS = 66
+SELECTIVE = {"w_in": "all -> h", "w_b": "all -> h", "w_dt": "all -> h", "a": "all -> h"}
+
+
+@positions.function("selective state space of many channels", ["h"], SELECTIVE, draw=normal(1, INPUT))
+def selective(rng):
+    # An element of x @ w_b acts on as many positions as there are channels.
+    def step(params, state, x):
+        u, dt = x @ params["w_in"], jax.nn.softplus(x @ params["w_dt"])
+        decay = jnp.exp(-dt[..., None] * jnp.exp(params["a"]))
+        h = decay * state["h"] + dt[..., None] * (x @ params["w_b"])[:, None, :] * u[..., None]
+        return {"h": h}, jnp.sum(h, axis=-1)
+
+    params = {"w_in": weight(rng, INPUT, CHANNELS), "a": weight(rng, CHANNELS, 2)}
+    params |= {"w_b": weight(rng, INPUT, 2), "w_dt": weight(rng, INPUT, CHANNELS)}
+    return step, params, {"h": weight(rng, 1, CHANNELS, 2)}
+
+
+MEMORY = {"w_gate": "all -> m", "w_key": "all -> m", "w_value": "all -> m"}
+
+
+@positions.function("matrix memory with one gate", ["m"], MEMORY)
+def matrix_memory(rng):
+    def step(params, state, x):
+        gate = sigmoid(x @ params["w_gate"])[:, :, None]
+        outer = jnp.einsum("bi,bj->bij", x @ params["w_key"], jnp.tanh(x @ params["w_value"]))
+        m = gate * state["m"] + (1.0 - gate) * outer
+        return {"m": m}, jnp.sin(m)
+
+    params = {"w_gate": weight(rng, INPUT, 1), "w_key": weight(rng, INPUT, HIDDEN), "w_value": weight(rng, INPUT, WIDE)}
+    return step, params, {"m": weight(rng, BATCH, HIDDEN, WIDE)}
+
+
+@positions.function("rows and columns of one projection", ["m"], {"w": "all -> m"})
+def rows_and_columns(rng):
+    # Every position has two elements of x @ w: one that it shares with its row, one that it shares with its column.
+    def step(params, state, x):
+        y = x @ params["w"]
+        m = 0.8 * state["m"] + jnp.tanh(y[:, :HIDDEN, None] * y[:, None, HIDDEN:])
+        return {"m": m}, m
+
+    return step, {"w": weight(rng, INPUT, HIDDEN + WIDE)}, {"m": weight(rng, BATCH, HIDDEN, WIDE)}
+
+
+@jax.custom_vjp
+def _halved_backward(values):
+    return jnp.tanh(values)
+
+
+_halved_backward.defvjp(lambda v: (jnp.tanh(v), v), lambda v, c: (0.5 * c * (1.0 - jnp.tanh(v) ** 2),))
+
+
+@positions.function("one gate with a backward pass of its own", ["m"], {"w_gate": "all -> m", "b": "all -> m"})
+def gate_with_own_backward(rng):
+    def step(params, state, x):
+        gate = (x @ params["w_gate"])[:, :, None]
+        m = 0.7 * state["m"] + _halved_backward(gate + params["b"])
+        return {"m": m}, m
+
+    params = {"w_gate": weight(rng, INPUT, 1), "b": weight(rng, HIDDEN, WIDE)}
+    return step, params, {"m": weight(rng, BATCH, HIDDEN, WIDE)}
