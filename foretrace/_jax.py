@@ -4,6 +4,8 @@ Everything else imports jaxpr types and helpers from here, so that a change in J
 """
 
 import functools
+import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -28,6 +30,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 Atom: TypeAlias = Var | Literal
 
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
 _NO_NAMES = jax.make_jaxpr(lambda: ())().jaxpr.debug_info._replace(arg_names=None, result_paths=None)
 
 __all__ = [
@@ -56,6 +59,7 @@ __all__ = [
     "new_jaxpr_eqn",
     "new_var",
     "primitives",
+    "program_digest",
     "scan_counts",
     "scan_params",
     "source_line",
@@ -213,3 +217,56 @@ def _is_float_dtype(dtype: Any) -> bool:
 def source_line(eqn: JaxprEqn) -> str:
     """Where in the user's code an equation was written, as `file:line (function)`."""
     return _summarize_source(eqn.source_info)
+
+
+def program_digest(program: Any, known: dict[int, str] | None = None) -> str:
+    """A digest of what a jaxpr computes: operations, shapes, parameters and constants, those of jaxprs within included.
+
+    It is the same in every process: names of functions and variables, addresses and source lines are left out. Python
+    functions among the parameters, which an operation calls back or differentiates by, have no value to look at.
+
+    Args:
+        program: A jaxpr, closed or not.
+        known: Digests of jaxprs by their `id`, so that one which occurs many times is read once.
+    """
+    known = {} if known is None else known
+    if id(program) in known:
+        return known[id(program)]
+    jaxpr, numbers = getattr(program, "jaxpr", program), dict[Any, int]()
+    number = lambda var: numbers.setdefault(var, len(numbers))
+    found = hashlib.sha256()
+
+    def take(*values: Any) -> None:
+        for value in values:
+            found.update(_stable_bytes(value, known) + b";")
+
+    take(len(jaxpr.invars), *getattr(program, "consts", ()))
+    for var in (*jaxpr.constvars, *jaxpr.invars):
+        take(number(var), str(var.aval))
+    for eqn in jaxpr.eqns:
+        take(eqn.primitive.name, {name: value for name, value in eqn.params.items() if name != "name"})
+        take(*(atom.val if isinstance(atom, Literal) else number(atom) for atom in eqn.invars))
+        for var in eqn.outvars:
+            take(number(var), str(var.aval))
+    take(*(atom.val if isinstance(atom, Literal) else number(atom) for atom in jaxpr.outvars))
+    known[id(program)] = found.hexdigest()
+    return known[id(program)]
+
+
+def _stable_bytes(value: Any, known: dict[int, str]) -> bytes:
+    """A parameter or a constant of a jaxpr as bytes that are the same in every process."""
+    if hasattr(value, "eqns"):
+        return program_digest(value, known).encode()
+    if isinstance(value, dict):
+        return b"".join(_stable_bytes(item, known) for item in sorted(value.items(), key=lambda item: str(item[0])))
+    if isinstance(value, tuple | list):
+        return b"(" + b",".join(_stable_bytes(part, known) for part in value) + b")"
+    if isinstance(value, set | frozenset):
+        return b"".join(sorted(_stable_bytes(part, known) for part in value))
+    if hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, ShapedArray | type):
+        key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+        array = np.asarray(jax.random.key_data(value) if key else value)
+        return f"{value.dtype}{array.shape}".encode() + array.tobytes()
+    if hasattr(value, "call_wrapped") or (callable(value) and not isinstance(value, type)):
+        return b"function"
+    return _ADDRESS.sub("", str(value)).encode()

@@ -114,22 +114,28 @@ class Experiment:
         Raises:
             UsageError: The folder holds a run, which was not to be resumed.
             CommandError: Another run is under way in the folder.
+            Terminated: The process was told to end, and the run is saved.
         """
         from foretrace import train
+        from foretrace.train.folder import Folder
+        from foretrace.train.signals import ctrl_c_heard
 
         settings = {**self.begin(), **self.training, **further}
         try:
-            return train.fit(
-                learner,
-                self.task,
-                self.optimizer,
-                **settings,
-                validate_every=min(options.validate_every, self.training["iterations"]),
-                folder=folder,
-                resume=options.resume,
-                progress=not options.quiet,
-            )
+            with ctrl_c_heard():
+                return train.fit(
+                    learner,
+                    self.task,
+                    self.optimizer,
+                    **settings,
+                    validate_every=min(options.validate_every, self.training["iterations"]),
+                    folder=folder,
+                    resume=options.resume,
+                    progress=not options.quiet,
+                )
         except FileExistsError as error:
+            if folder is None or not Folder(folder).checkpoints:
+                raise UsageError(str(error)) from error
             raise UsageError(f"`{folder}` holds a run: go on with it by --resume, or name another --folder.") from error
         except train.FolderInUseError as error:
             raise CommandError(str(error)) from error

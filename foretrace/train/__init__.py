@@ -8,7 +8,7 @@ from foretrace.train.iteration import TrainState
 from foretrace.train.lock import FolderInUseError
 from foretrace.train.networks import CELLS, PUBLISHED, Network, Published, network
 from foretrace.train.parts import Output
-from foretrace.train.result import DivergedError, Result
+from foretrace.train.result import DivergedError, Result, Terminated
 
 __all__ = [
     "BPTT",
@@ -24,6 +24,7 @@ __all__ = [
     "Output",
     "Published",
     "Result",
+    "Terminated",
     "TrainState",
     "fit",
     "network",

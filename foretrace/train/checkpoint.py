@@ -167,12 +167,38 @@ def _decode(data: bytes) -> Checkpoint:
     blank[found.start(1) : found.end(1)] = _NO_DIGEST.encode()
     if hashlib.sha256(blank).hexdigest().encode() != found[1]:
         raise CheckpointError("its checksum does not match what it holds. It was cut off or has changed.")
-    about = json.loads(data[8:end])["__metadata__"]
-    if about.get("version") != VERSION:
-        raise CheckpointError(f"it is of version {about.get('version')!r}, and this program reads {VERSION!r}.")
-    kinds = json.loads(about["kinds"])
-    arrays = {name: _loaded(array, kinds.get(name)) for name, array in _safetensors().load(data).items()}
-    return Checkpoint(arrays, json.loads(about["note"]), json.loads(about.get("units", "{}")))
+    package = _safetensors()
+    try:
+        return _parsed(data, json.loads(data[8:end]), package)
+    except CheckpointError:
+        raise
+    except Exception as error:  # whatever a file made on purpose can make a parser raise
+        raise CheckpointError(f"what it holds cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _parsed(data: bytes, header: Any, package: ModuleType) -> Checkpoint:
+    about = _record(_record(header, "header").get("__metadata__"), "header's `__metadata__`")
+    version = about.get("version")
+    if about.get("format") != FORMAT:
+        raise CheckpointError(f"its format is {about.get('format')!r}, and this program reads {FORMAT!r}.")
+    if version != VERSION:
+        raise CheckpointError(f"it is of version {version!r}, and this program reads {VERSION!r}.")
+    note, kinds, units = (
+        _record(json.loads(about.get(name, "{}")), f"`{name}`") for name in ("note", "kinds", "units")
+    )
+    found = package.load(data)
+    strange = sorted((set(kinds) | set(units)) - set(found))
+    if strange:
+        raise CheckpointError(f"it says something about an array `{strange[0]}`, which it does not hold.")
+    if not all(isinstance(unit, str) for unit in units.values()):
+        raise CheckpointError("its units are no words.")
+    return Checkpoint({name: _loaded(array, kinds.get(name)) for name, array in found.items()}, note, units)
+
+
+def _record(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise CheckpointError(f"its {what} is no record by name.")
+    return value
 
 
 def _sealed(data: bytearray) -> bytes:
@@ -202,9 +228,13 @@ def _stored(leaf: Any) -> tuple[np.ndarray, Any]:
 def _loaded(array: np.ndarray, kind: Any) -> Any:
     if kind is None:
         return jnp.asarray(array, array.dtype)
+    kind = _record(kind, "kind of an array")
     if "key" in kind:
         return jax.random.wrap_key_data(jnp.asarray(array), impl=kind["key"])
-    return jnp.asarray(np.frombuffer(array.tobytes(), np.dtype(kind["dtype"])).reshape(kind["shape"]))
+    dtype, shape = np.dtype(kind["dtype"]), kind["shape"]
+    if dtype.hasobject or not all(isinstance(size, int) and size >= 0 for size in shape):
+        raise CheckpointError(f"it holds an array of dtype {dtype} and shape {shape}, which there is not.")
+    return jnp.asarray(np.frombuffer(array.tobytes(), dtype).reshape(shape))
 
 
 def is_key(leaf: Any) -> bool:
@@ -265,7 +295,8 @@ def write_atomically(path: Path, data: bytes) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     with said_where(path):
         try:
-            with open(beside, "wb") as file:
+            beside.unlink(missing_ok=True)
+            with open(beside, "xb") as file:  # a new file: what is there may be a link to another one
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

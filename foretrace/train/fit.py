@@ -16,7 +16,6 @@ from foretrace.train.losses import Rates, StepLoss, milliseconds, take_readout, 
 from foretrace.train.progress import Progress, stream_of
 from foretrace.train.result import Result
 from foretrace.train.run import Run
-from foretrace.train.settings import describe
 from foretrace.train.stopping import Goal, Stopping, checked_goal
 
 
@@ -81,16 +80,18 @@ def fit(
     Returns:
         Parameters at the end and, as `best`, those of the validation with the lowest loss; metrics, the whole state,
         and why the run stopped. A module holds the values of the end afterwards. Ctrl-C ends the run in good order: it
-        is saved and returned like any other.
+        is saved and returned like any other. So do SIGTERM and SIGHUP where there is a folder, with `Terminated` raised
+        once the run is saved; signals are heard in the main thread, unless the program has handlers of its own.
 
     Raises:
         TypeError: Not a learner, not an optimizer, or a parameter that is not a floating-point number.
         ValueError: A setting that cannot be.
         CheckpointError: The folder holds a run with other settings, or no checkpoint in it is whole.
-        FileExistsError: The folder holds a run, and `resume` is off.
+        FileExistsError: The folder holds a run, and `resume` is off; or it has files of a run, and no checkpoint.
         FolderInUseError: Another run is under way in the folder.
         DivergedError: The loss, the gradient or a parameter became a NaN or infinite. Its `result` is the run until
             then, which is saved too.
+        Terminated: The process was told to end by SIGTERM or SIGHUP. The run is saved.
 
     Examples:
         See `docs/training.md`.
@@ -119,7 +120,7 @@ def fit(
         training,
         first,
         Stopping(checked_goal(stop, task), patience),
-        {} if folder is None else describe(training, first, named),
+        named,
         None if folder is None else Folder(Path(folder), keep),
         Progress(iterations, f"{task.name} {trainable.rule.split(' ')[0]}", stream_of(progress)),
     )

@@ -34,11 +34,13 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         FolderInUseError: A run is under way in it.
-        OSError: The folder cannot be written.
+        OSError: The folder cannot be written, or its lock is a link to another file.
     """
     path = folder / LOCK
+    if path.is_symlink():
+        raise OSError(f"`{path}` is a link to another file, which a lock would empty. Remove the link.")
     with said_where(path):
-        number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        number = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
     with os.fdopen(number, "r+b", buffering=0) as file:  # closing it gives the lock back
         _take(file, folder)
         file.seek(0)

@@ -35,7 +35,7 @@ class Progress:
     @property
     def is_terminal(self) -> bool:
         """Whether a line can be written over."""
-        return self.stream is not None and self.stream.isatty()
+        return self.stream is not None and not getattr(self.stream, "closed", False) and self.stream.isatty()
 
     def update(self, record: Mapping[str, Any]) -> None:
         """Shows one iteration: on a terminal at once, else when enough have gone by or one was validated."""
@@ -60,14 +60,13 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        if self.stream is not None:
-            self._over("")
-            print(text, file=self.stream, flush=True)
+        self._over("")
+        self._write(f"{text}\n")
 
     def close(self, text: str) -> None:
         """The last line."""
-        if self.stream is not None and self.is_terminal and self._shown:
-            print(file=self.stream)
+        if self.is_terminal and self._shown:
+            self._write("\n")
             self._shown = 0
         self.say(text)
 
@@ -75,10 +74,16 @@ class Progress:
         if self.stream is None or not self.is_terminal or not (text or self._shown):
             return
         width = _columns()
-        print(
-            f"\r{text[:width].ljust(min(self._shown, width))}", end="" if text else "\r", file=self.stream, flush=True
-        )
+        self._write(f"\r{text[:width].ljust(min(self._shown, width))}" + ("" if text else "\r"))
         self._shown = len(text)
+
+    def _write(self, text: str) -> None:
+        """Writes at once. A reader that has left, a lost terminal or a full disk ends the showing, not the run."""
+        try:
+            if self.stream is not None:
+                print(text, end="", file=self.stream, flush=True)
+        except (OSError, ValueError):  # ValueError: the stream is closed
+            self.stream = None
 
     def _fitting(self, done: int, words: list[str], left: str) -> str:
         """A line with as much as the terminal has room for; what had none once is left out from then on."""

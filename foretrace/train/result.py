@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 from foretrace.compiler.reporting.tables import table
@@ -81,6 +82,21 @@ class DivergedError(NonFiniteError):
     def __init__(self, message: str, result: Result) -> None:
         super().__init__(message)
         self.result = result
+
+
+class Terminated(SystemExit):
+    """The process was told to end, by SIGTERM or SIGHUP, and the run was saved first.
+
+    It ends the program with the exit code that is usual then, 128 and the number of the signal.
+
+    Attributes:
+        result: The run up to the last iteration that was done.
+        signal: The signal.
+    """
+
+    def __init__(self, signal: Signals, result: Result) -> None:
+        super().__init__(128 + signal)
+        self.signal, self.result = signal, result
 
 
 def validation_of(record: Record) -> dict[str, Any] | None:

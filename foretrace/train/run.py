@@ -3,12 +3,14 @@
 The loop itself does little: it calls the one compiled function of `foretrace.train.iteration`, notes the metrics,
 validates now and then, and writes checkpoints. A checkpoint holds the whole `TrainState` and the best network so far,
 so a run that goes on from one ends with exactly the weights of a run that was never stopped. An iteration counts when
-all of it is done, its validation included; what Ctrl-C or a NaN breaks off is as if it had not begun.
+all of it is done, its validation included; what a signal, a NaN or an error breaks off is as if it had not begun.
 """
 
 import time
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from signal import SIGINT
 from typing import Any
 
 import jax
@@ -17,13 +19,23 @@ import numpy as np
 
 from foretrace.errors import NonFiniteError
 from foretrace.train.best import Best
-from foretrace.train.checkpoint import Checkpoint, CheckpointError, name_of
+from foretrace.train.checkpoint import Checkpoint, CheckpointError, CheckpointWarning, name_of
 from foretrace.train.contract import Held
 from foretrace.train.folder import Folder, MetricsFile, Record
 from foretrace.train.iteration import Training, TrainState, fixed
+from foretrace.train.note import Note, note_of
 from foretrace.train.progress import VALIDATION, Progress
-from foretrace.train.result import DivergedError, Result, validation_of
-from foretrace.train.settings import differences
+from foretrace.train.result import DivergedError, Result, Terminated, validation_of
+from foretrace.train.settings import (
+    START,
+    Numbers,
+    describe,
+    differences,
+    first_numbers,
+    other_versions,
+    unlike,
+)
+from foretrace.train.signals import Signals
 from foretrace.train.stopping import REASONS, Stopping
 
 
@@ -34,7 +46,7 @@ class Run:
         training: What stays the same in it.
         state: Its first state.
         stopping: When it stops.
-        settings: What it must have in common with a run that it goes on with.
+        named: Further settings that it must have in common with a run that it goes on with.
         folder: Where it is saved; None for nowhere.
         progress: Where it says how it goes on.
     """
@@ -44,12 +56,15 @@ class Run:
         training: Training,
         state: TrainState,
         stopping: Stopping,
-        settings: dict[str, Any],
+        named: dict[str, Any],
         folder: Folder | None,
         progress: Progress,
     ) -> None:
-        self.training, self.stopping, self.settings = training, stopping, settings
+        self.training, self.stopping, self.named = training, stopping, named
         self.folder, self.progress = folder, progress
+        self.settings: dict[str, Any] = {}
+        self.first: Numbers | None = None
+        self.signals = Signals()
         self.state, self.records = state, list[Record]()
         self.best: Best | None = None
         self.metrics: MetricsFile | None = None
@@ -65,46 +80,74 @@ class Run:
             validate_every: Iterations between validations.
             checkpoint_every: Iterations between checkpoints.
         """
+        if self.folder is None:  # nothing to save: a process that is told to end may do so at once
+            result, failure = self._go(iterations, resume, validate_every, checkpoint_every)
+        else:
+            with self.signals.watched():
+                result, failure = self._go(iterations, resume, validate_every, checkpoint_every)
+        if failure is not None:
+            kept = "" if result.folder is None else f" The run until then is in `{result.folder}`."
+            raise DivergedError(f"{failure}{kept}", result) from failure
+        if self.signals.arrived not in (None, SIGINT):
+            raise Terminated(self.signals.arrived, result)
+        return result
+
+    def _go(self, iterations: int, resume: bool, validate_every: int | None, checkpoint_every: int) -> Any:
+        """The run, and the error that ended it, if one did."""
+        failure = None
         with self._opened(resume):
-            failure = None
             try:
                 reason = self._loop(iterations, validate_every, checkpoint_every)
             except KeyboardInterrupt:
                 reason = "interrupted"
             except NonFiniteError as error:
                 reason, failure = "not finite", error
+            except BaseException:
+                with suppress(OSError):  # a full disk, for instance, may be what the error is about
+                    self._end()
+                raise
             if reason in ("interrupted", "not finite"):
-                del self.records[int(self.state.iteration) :]
-                self._save()
-        state, path = self.state, None if self.folder is None else self.folder.path
-        self.training.trainable.finish(state.params, self._held())
-        self.progress.close(f"{int(state.iteration)} iterations: {REASONS[reason]}")
-        result = Result(state.params, self.records, state, reason, path, self.best)
-        if failure is not None:
-            kept = "" if path is None else f" The run until then is in `{path}`."
-            raise DivergedError(f"{failure}{kept}", result) from failure
-        return result
+                self._end()
+        self.training.trainable.finish(self.state.params, self._held())
+        path, done = None if self.folder is None else self.folder.path, int(self.state.iteration)
+        arrived = self.signals.arrived
+        by_signal = "" if arrived in (None, SIGINT) else f" by {arrived.name}; it is saved in `{path}`"
+        self.progress.close(f"{done} iterations: {REASONS[reason]}{by_signal}")
+        return Result(self.state.params, self.records, self.state, reason, path, self.best), failure
+
+    def _end(self) -> None:
+        """Saves what was done before an iteration was broken off."""
+        done = int(self.state.iteration)
+        self.records = [record for record in self.records if record["iteration"] <= done]
+        self._save()
 
     def _loop(self, iterations: int, validate_every: int | None, checkpoint_every: int) -> str:
         done = int(self.state.iteration)
-        reason = self.stopping.reason(validation_of(self.records[-1]) if self.records else None)
+        last = self.records[-1] if self.records and self.records[-1]["iteration"] == done else {}
+        reason = self.stopping.reason(validation_of(last))
         if reason is None:
             self.progress.wait(done, "compiling")
         while reason is None and done < iterations:
             began, done = time.perf_counter(), done + 1
-            with _callbacks_told(done):
-                state, found, finite = self.iterate(self.state)
-                record = {"iteration": done, **_plain(found)}
-            _require_finite(record, state.params, finite)
-            if validate_every is not None and (done % validate_every == 0 or done == iterations):
-                record |= self._validated(state)
+            with self.signals.breaking():
+                state, record = self._next(done)
+                if validate_every is not None and (done % validate_every == 0 or done == iterations):
+                    record |= self._validated(state)
             record["seconds"] = round(time.perf_counter() - began, 4)
             self._take(state, record)
             self.progress.update(record)
             reason = self.stopping.reason(validation_of(record))
             if done % checkpoint_every == 0 or done >= iterations or reason is not None:
                 self._save()
-        return reason or "iterations"
+        return "interrupted" if self.signals.arrived is not None else reason or "iterations"
+
+    def _next(self, done: int) -> tuple[TrainState, Record]:
+        """The state after one more iteration, and its metrics."""
+        with _callbacks_told(done):
+            state, found, finite = self.iterate(self.state)
+            record = {"iteration": done, **_plain(found)}
+        _require_finite(record, state.params, finite)
+        return state, record
 
     def _iterate(self, state: TrainState) -> tuple[TrainState, dict[str, jax.Array], list[jax.Array]]:
         """One iteration, its metrics, and whether each parameter is finite after it."""
@@ -122,7 +165,9 @@ class Run:
         return {f"{VALIDATION}{name}": value for name, value in mean.items()}
 
     def _take(self, state: TrainState, record: Record) -> None:
-        """Counts an iteration as done. The state comes last: what Ctrl-C finds without it is taken back."""
+        """Counts an iteration as done. The state comes last: what an error finds without it is taken back."""
+        if record["iteration"] == 1:
+            self.first = first_numbers(record, self.state.params, state.params)
         self.records.append(record)
         if self.metrics is not None:
             self.metrics.append(record)
@@ -148,43 +193,79 @@ class Run:
                 raise FileExistsError(
                     f"`{self.folder.path}` holds a run. Go on with it by `resume=True`, or name another folder."
                 )
+            self.folder.refuse_remains()
+            self.settings = describe(self.training, self.state, self.iterate, self.named)
             found = self.folder.latest()
             if found is not None:
-                self._restore(self.folder, found)
-            self.records = self.folder.cut_metrics(0 if found is None else found.note["lines"])
+                self._restore(self.folder, found, note_of(found))
+            self.records = self.folder.cut_metrics(int(self.state.iteration))
             with closing(self.folder.open_metrics()) as self.metrics:
                 if found is None:
                     self._save()
                 yield
 
-    def _restore(self, folder: Folder, found: Checkpoint) -> None:
-        others = differences(found.note["settings"], self.settings)
+    def _restore(self, folder: Folder, found: Checkpoint, note: Note) -> None:
+        others = differences(note.settings, self.settings)
         if others:
             raise CheckpointError(
                 f"The run in `{folder.path}` was made with {', '.join(others)}. "
                 "Give the settings of that run, or name another folder."
             )
-        best = found.note["best"]
-        like = _saved(self.state, None if best is None else Best(0, {}, self.state.params, self.state.lasting))
+        if other_versions(note.settings, self.settings):
+            self._compare_first(folder, note)
+        like = _saved(self.state, None if note.best is None else Best(0, {}, self.state.params, self.state.lasting))
         values = jax.tree.map(fixed, found.fill(like))
+        if int(values["iteration"]) != note.lines:
+            said = f"{int(values['iteration'])} iterations, and its note {note.lines}"
+            raise CheckpointError(f"The checkpoint in `{folder.path}` holds {said}. Name another folder.")
         kept = values.pop("best", None)
-        self.state = TrainState(**values)
-        if best is not None:
-            self.best = Best(best["iteration"], best["metrics"], **kept)
-            self.stopping.best = best["metrics"]["loss"]
-        self.stopping.waited = found.note["waited"]
-        self.progress.say(f"going on after iteration {int(self.state.iteration)}")
+        self.state, self.first = TrainState(**values), note.first
+        if note.best is not None:
+            self.best = Best(note.best["iteration"], note.best["metrics"], **kept)
+            self.stopping.best = note.best["metrics"]["loss"]
+        self.stopping.waited = note.waited
+        folder.set_aside_after(note.lines)
+        self.progress.say(f"going on after iteration {note.lines}")
+
+    def _compare_first(self, folder: Folder, note: Note) -> None:
+        """Compares by the first iteration what other versions write as other programs, and says what came of it."""
+        said = f"The run in `{folder.path}` was made with {other_versions(note.settings, self.settings)}"
+        if note.first is None or note.settings.get(START) != self.settings[START]:
+            warnings.warn(
+                f"{said}, and its first iteration cannot be run again to compare: see to it that task, network and "
+                "optimizer are those of that run.",
+                CheckpointWarning,
+                stacklevel=2,
+            )
+            return
+        try:
+            state, record = self._next(1)
+            others = unlike(note.first, first_numbers(record, self.state.params, state.params))
+        except NonFiniteError:
+            others = ["finite numbers (now it has not)"]
+        if others:
+            raise CheckpointError(
+                f"{said}. Its first iteration had {', '.join(others)}. Give the task, the network and the optimizer of "
+                "that run; if they are, go on with its versions, or name another folder."
+            )
+        warnings.warn(
+            f"{said}. Its first iteration was run again and is the same but for rounding; bit for bit the run will not "
+            "be as if it had never been stopped.",
+            CheckpointWarning,
+            stacklevel=2,
+        )
 
     def _save(self) -> None:
         if self.folder is None or self.metrics is None:
             return
         self.metrics.sync()
         best = None if self.best is None else {"iteration": self.best.iteration, "metrics": self.best.metrics}
-        note = {"settings": self.settings, "lines": len(self.records), "best": best, "waited": self.stopping.waited}
         if self.best is not None and best is not None and self.best is not self._best_saved:
             self.folder.save_best(self.training.trainable.weights(self.best.params, self.best.lasting), best)
             self._best_saved = self.best
-        self.folder.save(int(self.state.iteration), _saved(self.state, self.best), note)
+        done = int(self.state.iteration)
+        note = Note(self.settings, done, best, self.stopping.waited, self.first)
+        self.folder.save(done, _saved(self.state, self.best), note.plain())
 
 
 def _saved(state: TrainState, best: Best | None) -> dict[str, Any]:

@@ -72,6 +72,8 @@ def main() -> None:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have turned it off
             try:
                 os._exit(work(*json.loads(line)))
+            except SystemExit as end:
+                os._exit(int(end.code or 0))
             except BaseException:
                 traceback.print_exc()
                 os._exit(70)

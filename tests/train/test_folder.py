@@ -124,6 +124,104 @@ def test_finished_run_returns_at_once(finished: Any, folder: Path) -> None:
     assert again.metrics == finished[1].metrics
 
 
+@pytest.mark.parametrize("damage", ["a bit", "no record", "another iteration", "last line"])
+def test_damaged_line_of_metrics_is_set_aside(finished: Any, folder: Path, damage: str) -> None:
+    file = folder / "metrics.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    place = 5 if damage == "last line" else 2
+    if damage == "a bit":
+        lines[place] = bytes([lines[place][0] ^ 0x80]) + lines[place][1:]
+    else:
+        lines[place] = {"no record": b"[3]\n", "another iteration": b'{"iteration": 77, "loss": 1.0}\n'}.get(
+            damage, b'{"iteration": 6, "lo\x00s": \n'
+        )
+    file.write_bytes(b"".join(lines))
+    with pytest.warns(CheckpointWarning, match=rf"`.*metrics.jsonl` is damaged in line {place + 1}: put into"):
+        resumed = fit(iterations=6, folder=folder, resume=True, **SETTINGS)
+    assert equal(resumed.state, finished[1].state)
+    assert len(resumed.metrics) == 5
+    assert (folder / "metrics.jsonl.damaged").read_bytes().strip() in b"".join(lines)
+    assert [json.loads(line) for line in file.read_bytes().splitlines()] == resumed.metrics
+
+
+def test_lost_end_of_a_line_costs_two(folder: Path) -> None:
+    file = folder / "metrics.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:2], lines[2][:-1] + b"!", *lines[3:]]))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert [record["iteration"] for record in Folder(folder).cut_metrics(6)] == [1, 2, 5, 6]
+    assert ["damaged in line 3" in str(one.message) for one in told] == [True, False]
+    assert "4 of the 6 lines" in str(told[1].message)
+
+
+def test_run_goes_on_after_metrics_were_lost(finished: Any, folder: Path) -> None:
+    (folder / "metrics.jsonl").unlink()
+    with pytest.warns(CheckpointWarning, match="0 of the 6 lines"):
+        assert [r["iteration"] for r in fit(iterations=8, folder=folder, resume=True, **SETTINGS).metrics] == [7, 8]
+    with pytest.warns(CheckpointWarning, match="2 of the 8 lines"):
+        assert len(fit(iterations=8, folder=folder, resume=True, **SETTINGS).metrics) == 2
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_damaged_checkpoint_does_not_count_as_one_to_keep(folder: Path, keep: int) -> None:
+    last = folder / "checkpoint-00000006.safetensors"
+    last.write_bytes(b"half")
+    options = {**SETTINGS, "keep": keep, "checkpoint_every": 1}
+    with pytest.warns(CheckpointWarning, match="00000006"):
+        fit(iterations=5, folder=folder, resume=True, **options)
+    whole = [f"checkpoint-0000000{number}.safetensors" for number in range(6 - keep, 6)]
+    assert [name for name in names(folder) if name.startswith("checkpoint")] == [*whole, f"{last.name}.damaged"]
+    assert fit(iterations=6, folder=folder, resume=True, **options).iterations == 6
+
+
+def test_refused_run_is_left_as_it_is(folder: Path) -> None:
+    (folder / "checkpoint-00000006.safetensors").write_bytes(b"half")
+    before = names(folder)
+    with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match="`seed`"):
+        fit(iterations=7, folder=folder, resume=True, seed=5, **SETTINGS)
+    assert names(folder) == before
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("left", ["metrics.jsonl", "best.safetensors", "result.json"])
+def test_remains_of_a_run_are_not_replaced(tmp_path: Path, left: str, resume: bool) -> None:
+    (tmp_path / left).write_text("precious")
+    said = f"has {left} of a run, but no checkpoint to go on from.*move it away, or name another folder"
+    with pytest.raises(FileExistsError, match=said):
+        fit(iterations=1, folder=tmp_path, resume=resume)
+    assert names(tmp_path) == [left]
+    assert (tmp_path / left).read_text() == "precious"
+
+
+def test_run_killed_before_its_first_checkpoint_can_begin_again(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert fit(iterations=1, folder=tmp_path, resume=True).iterations == 1
+
+
+def test_files_of_a_run_replace_links(tmp_path: Path) -> None:
+    precious, folder = tmp_path / "precious", tmp_path / "run"
+    precious.write_text("precious")
+    fit(iterations=1, folder=folder)
+    for name in ("metrics.jsonl", "best.safetensors", "checkpoint-00000002.safetensors"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(precious)
+    with pytest.warns(CheckpointWarning):
+        fit(iterations=2, folder=folder, resume=True, validate_every=1)
+    assert precious.read_text() == "precious"
+    assert not (folder / "best.safetensors").is_symlink()
+
+
+def test_error_of_another_kind_leaves_what_was_done(tmp_path: Path) -> None:
+    def broken(metrics: Any) -> bool:
+        raise KeyError("wrong")
+
+    with pytest.raises(KeyError, match="wrong"):
+        fit(iterations=9, folder=tmp_path, validate_every=3, stop=broken)
+    assert fit(iterations=3, folder=tmp_path, resume=True).metrics[-1]["iteration"] == 3
+    assert max(names(tmp_path)[:-1]) == "checkpoint-00000003.safetensors"
+
+
 def test_run_is_not_overwritten(folder: Path) -> None:
     with pytest.raises(FileExistsError, match="resume=True"):
         fit(iterations=6, folder=folder, **SETTINGS)
@@ -145,11 +243,6 @@ def test_run_is_not_overwritten(folder: Path) -> None:
 def test_other_settings_are_named(folder: Path, change: dict[str, Any], said: str) -> None:
     with pytest.raises(CheckpointError, match=f"was made with .*{said}"):
         fit(iterations=8, folder=folder, resume=True, **{**SETTINGS, **change})
-
-
-def test_another_version_of_jax_may_go_on(folder: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(jax, "__version__", "99.0")
-    fit(iterations=6, folder=folder, resume=True, optimizer=optax.adam(1e-2), **SETTINGS)
 
 
 def test_resumed_module_is_the_whole_run(tmp_path: Path) -> None:

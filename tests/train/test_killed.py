@@ -86,7 +86,7 @@ def wait_for(folder: Path, wanted: int) -> None:
         time.sleep(0.0005)
 
 
-def killed(jobs: Jobs, what: str, folder: Path, kills: int) -> int:
+def killed(jobs: Jobs, what: str, folder: Path, kills: int, by: signal.Signals) -> int:
     """Kills a run several times, each time when it has got on a little; returns the iterations to end with."""
     chance = random.Random(os.urandom(8))
     for _ in range(kills):
@@ -94,17 +94,27 @@ def killed(jobs: Jobs, what: str, folder: Path, kills: int) -> int:
         process = jobs.start(what, str(folder), NEVER)
         wait_for(folder, began + chance.randint(1, 6))
         time.sleep(chance.uniform(0.0, 0.02))
-        os.kill(process, signal.SIGKILL)
-        assert jobs.end() == -signal.SIGKILL
+        os.kill(process, by)
+        code = jobs.end()
+        if by is signal.SIGKILL:
+            assert code == -by
+        else:
+            assert code == 128 + by
+            assert saved(folder) == lines(folder) > began  # not one iteration is lost
     return lines(folder) + 4
+
+
+def saved(folder: Path) -> int:
+    """The iterations in the newest checkpoint."""
+    return int(train.read(max(folder.glob("checkpoint-*.safetensors"))).note["lines"])
 
 
 def same(found: Any, expected: Any) -> bool:
     return np.asarray(found).tobytes() == np.asarray(expected).tobytes()
 
 
-def same_as_never_killed(jobs: Jobs, what: str, folder: Path, kills: int) -> None:
-    iterations = killed(jobs, what, folder, kills)
+def same_as_never_killed(jobs: Jobs, what: str, folder: Path, kills: int, by: signal.Signals = signal.SIGKILL) -> None:
+    iterations = killed(jobs, what, folder, kills, by)
     jobs.start(what, str(folder), iterations)
     assert jobs.end() == 0
     whole = fit(learner(what), iterations=iterations, **SETTINGS)
@@ -124,22 +134,40 @@ def test_killed_and_resumed(jobs: Jobs, what: str, tmp_path: Path) -> None:
     same_as_never_killed(jobs, what, tmp_path, kills=1)
 
 
-def test_interrupted_command_says_how_to_go_on(jobs: Jobs, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGHUP])
+def test_told_to_end_and_resumed(jobs: Jobs, by: signal.Signals, tmp_path: Path) -> None:
+    same_as_never_killed(jobs, "function", tmp_path, kills=1, by=by)
+
+
+@pytest.mark.parametrize(
+    ("by", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM, and saved")],
+)
+def test_command_that_is_told_to_end_says_how_to_go_on(
+    jobs: Jobs, by: signal.Signals, code: int, said: str, tmp_path: Path
+) -> None:
     task = "evidence --set n_cues=1 --set cue=6 --set gap=2 --set delay=2 --set recall=4 --set n_test=4".split()
     words = ["train", *task, "--hidden", "4", "--batch", "2", "--cell", "RNN", "--iterations", str(NEVER)]
     folder = tmp_path / "run"
     process = jobs.start("command", str(folder), [*words, "--folder", str(folder)])
     wait_for(folder, 3)
-    os.kill(process, signal.SIGINT)
-    assert jobs.end() == 130
-    said = Path(f"{folder}.txt").read_text()
-    assert said.endswith(f"Go on with:\n  {shlex.join(['foretrace', *words])} --folder {folder} --resume\n")
-    assert "Traceback" not in said
-    newest = max(folder.glob("checkpoint-*.safetensors"))
-    assert train.read(newest).note["lines"] == lines(folder) >= 3
+    os.kill(process, by)
+    assert jobs.end() == code
+    text = Path(f"{folder}.txt").read_text()
+    how = f"{shlex.join(['foretrace', *words])} --folder {folder} --resume"
+    assert text.endswith(f"foretrace train: {said}. Go on with:\n  {how}\n")
+    assert "Traceback" not in text
+    assert saved(folder) == lines(folder) >= 3
+    assert json.loads((folder / "result.json").read_text())["stopped_because"] == "interrupted"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["function", "module"])
 def test_killed_twenty_times(jobs: Jobs, what: str, tmp_path: Path) -> None:
     same_as_never_killed(jobs, what, tmp_path, kills=20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["function", "module"])
+def test_told_to_end_thirty_times(jobs: Jobs, what: str, tmp_path: Path) -> None:
+    same_as_never_killed(jobs, what, tmp_path, kills=30, by=signal.SIGTERM)

@@ -66,3 +66,11 @@ def test_lock_is_given_back(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(KeyError), locked(tmp_path):
             raise KeyError
+
+
+def test_link_in_the_place_of_the_lock_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / lock.LOCK).symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match=r"is a link to another file.*Remove the link"):
+        fit(iterations=1, folder=tmp_path)
+    assert (tmp_path / "precious").read_text() == "precious"
