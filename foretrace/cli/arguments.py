@@ -67,7 +67,7 @@ def add_command(
     epilog = "\n  ".join(["examples:", *examples]) + "\n"
     parser = commands.add_parser(name, help=summary, description=text, epilog=epilog, **settings)
     parser.add_argument("--traceback", action="store_true", help="show where an error was raised")
-    parser.set_defaults(run=run, takes_rest=False)
+    parser.set_defaults(run=run, takes_rest=False, saves=False)
     return parser
 
 

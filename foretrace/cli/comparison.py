@@ -6,7 +6,7 @@ share, and with the weights that each has learned. Every gradient is compiled on
 
 import csv
 import functools
-import json
+import io
 import math
 import re
 import shlex
@@ -23,6 +23,8 @@ from foretrace.cli.facts import bytes_text
 from foretrace.cli.measure import Gradient, seconds_in_turn, working_memory
 from foretrace.cli.rules import BPTT, RuleChoice
 from foretrace.compiler.reporting.tables import table
+from foretrace.train.checkpoint import write_atomically
+from foretrace.train.folder import write_json
 from foretrace.train.losses import Beside, StepLoss, take_readout, take_spikes
 
 When = Literal["before", "after"]
@@ -228,7 +230,7 @@ def write_comparison(comparison: Comparison, folder: Path, command: Sequence[str
     said = shlex.join(["foretrace", *command])
     facts = {"command": said, **comparison.experiment.words, "rules": rows, "gradients": gradients}
     as_json, as_csv = folder / "comparison.json", folder / "comparison.csv"
-    as_json.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    write_json(as_json, facts)
     write_rows(comparison, as_csv)
     files = [("table", as_csv), ("everything", as_json)]
     return [*files, *(("figure", path) for path in draw_comparison(comparison, folder / "comparison"))]
@@ -236,11 +238,11 @@ def write_comparison(comparison: Comparison, folder: Path, command: Sequence[str
 
 def write_rows(comparison: Comparison, path: Path) -> None:
     """Writes a line for each rule as comma-separated values."""
-    rows = [comparison.plain(row) for row in comparison.rows]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    rows, text = [comparison.plain(row) for row in comparison.rows], io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue().encode())
 
 
 def _plain(found: Agreements) -> dict[str, Any]:

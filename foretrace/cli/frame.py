@@ -6,6 +6,7 @@
 | 1 | the run failed: an error, a loss that is not finite, a goal that was demanded and not reached |
 | 2 | it cannot be run as asked: an unknown name, a wrong value, an option that is missing |
 | 130 | interrupted by Ctrl-C |
+| 143, 129 | told to end by SIGTERM or SIGHUP; a run is saved first |
 """
 
 import argparse
@@ -19,6 +20,7 @@ from typing import Any
 
 from foretrace.cli.arguments import DONE, FAILED, INTERRUPTED, USAGE, CommandError, Parser, UsageError
 from foretrace.cli.commands import bench, compare, demo, inspect, lists, train
+from foretrace.cli.output import drop, lasting_output, open_missing_streams
 from foretrace.errors import CompilationError
 
 DESCRIPTION = """\
@@ -66,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         >>> main(["train", "nothing"])
         2
     """
+    open_missing_streams()
     parser = make_parser()
     try:
         options, rest = parser.parse_known_args(arguments)
@@ -79,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # argparse has said what there is to say
         return _code(end)
     options.rest, options.given = rest, list(sys.argv[1:] if arguments is None else arguments)
-    return _run(options)
+    with lasting_output() if options.saves and not getattr(options, "no_folder", False) else contextlib.nullcontext():
+        return _run(options)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -92,7 +96,7 @@ def _run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return _say(options, "interrupted", INTERRUPTED)
     except BrokenPipeError:  # whoever read the output has left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop(sys.stdout)
         return FAILED
     except UsageError as error:
         return _failed(options, error, f"{error}\n`foretrace {options.command} --help` lists what can be given.", USAGE)
@@ -110,8 +114,13 @@ def _failed(options: argparse.Namespace, error: BaseException, text: str, code: 
 
 
 def _say(options: argparse.Namespace, text: str, code: int) -> int:
-    sys.stdout.flush()
-    print(f"foretrace {options.command}: {text}", file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        drop(sys.stdout)
+        text = f"{text}\n(and the output could not be written: {error.strerror})"
+    with contextlib.suppress(OSError):
+        print(f"foretrace {options.command}: {text}", file=sys.stderr)
     return code
 
 

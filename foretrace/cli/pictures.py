@@ -1,5 +1,6 @@
 """The pictures that commands leave, made of those of `foretrace.viz`; none where matplotlib is missing."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,11 +42,22 @@ def _written(draw: Any, stem: Path) -> list[Path]:
     files = [stem.with_name(stem.name + ending) for ending in FORMATS]
     try:
         for file in files:
-            draw(file)
+            _replace(draw, file)
     except ImportError as error:
         print(f"no picture: {error}", file=sys.stderr)
         return []
     return files
+
+
+def _replace(draw: Any, file: Path) -> None:
+    """Draws beside a file and moves it there: half a picture is none, and a link is replaced, not followed."""
+    beside = file.with_name(f".{file.stem}.{os.getpid()}.part{file.suffix}")
+    try:
+        beside.unlink(missing_ok=True)
+        draw(beside)
+        os.replace(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def draw_comparison(comparison: Any, stem: Path) -> list[Path]:

@@ -26,6 +26,7 @@ EXAMPLES = [
 def add(commands: Any) -> None:
     """Adds the command."""
     parser = add_command(commands, "compare", run, "compare rules with BPTT on a task", TEXT, EXAMPLES)
+    parser.set_defaults(saves=True)
     add_arguments(parser)
     run_group = parser.add_argument_group("the comparison")
     run_group.add_argument(
@@ -71,13 +72,18 @@ def _trained(options: argparse.Namespace, experiment: Experiment, rule: RuleChoi
         return None
     if not options.quiet:
         print(f"\n{rule.label}", file=sys.stderr, flush=True)
-    from foretrace.train import DivergedError
+    from foretrace.train import DivergedError, Terminated
 
     try:
         result = experiment.fit(options, experiment.learner(rule), folder / rule.label)
     except DivergedError as error:
         print(f"{rule.label}: {error}", file=sys.stderr)
         return error.result
+    except Terminated as end:
+        print(
+            f"{end.signal.name}: {rule.label} was saved. Go on with:\n  {resumption(options, folder)}", file=sys.stderr
+        )
+        raise
     if result.stopped_because == "interrupted":
         print(f"Go on with:\n  {resumption(options, folder)}", file=sys.stderr)
         raise KeyboardInterrupt

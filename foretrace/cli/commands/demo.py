@@ -17,7 +17,7 @@ def add(commands: Any) -> None:
         ["foretrace demo", "foretrace demo --quick --output /tmp"],
         add_help=False,
     )
-    parser.set_defaults(takes_rest=True)
+    parser.set_defaults(takes_rest=True, saves=True)
 
 
 def run(options: argparse.Namespace) -> None:

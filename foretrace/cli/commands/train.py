@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import itertools
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -41,6 +40,7 @@ EXAMPLES = [
 def add(commands: Any) -> None:
     """Adds the command."""
     parser = add_command(commands, "train", run, "train a network on a task", TEXT, EXAMPLES)
+    parser.set_defaults(saves=True)
     add_arguments(parser)
     add_rule_arguments(parser.add_argument_group("the rule"), "`foretrace rules` lists them; BPTT is one more")
     end = parser.add_argument_group("the run")
@@ -61,7 +61,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Trains, and says how it went."""
-    from foretrace.train import DivergedError
+    from foretrace.train import DivergedError, Terminated
 
     experiment = make_experiment(options)
     rule = experiment.rules(options.rule)[0] if not options.rule_set else _with_options(experiment, options)
@@ -81,6 +81,9 @@ def run(options: argparse.Namespace) -> int:
     except DivergedError as error:
         _finish(options, experiment, rule, error.result, goal)
         raise CommandError(str(error)) from error
+    except Terminated as end:
+        _finish(options, experiment, rule, end.result, goal, by=f"ended by {end.signal.name}, and saved")
+        return int(end.code or FAILED)
     return _finish(options, experiment, rule, result, goal)
 
 
@@ -147,9 +150,17 @@ def new_folder(name: str) -> Path:
     raise AssertionError
 
 
-def _finish(options: argparse.Namespace, experiment: Experiment, rule: RuleChoice, result: Any, goal: Any) -> int:
+def _finish(
+    options: argparse.Namespace,
+    experiment: Experiment,
+    rule: RuleChoice,
+    result: Any,
+    goal: Any,
+    by: str = "interrupted",
+) -> int:
     """The table, the verdict, and the files."""
     from foretrace.cli.commands.lists import goal_text
+    from foretrace.train.progress import number
     from foretrace.train.stopping import REASONS
 
     print(f"\n{result.table(rows=10, columns=_columns(result, goal or experiment.task.goal))}\n")
@@ -161,18 +172,20 @@ def _finish(options: argparse.Namespace, experiment: Experiment, rule: RuleChoic
     for name, file in files:
         print(f"{name:<12} {file}", flush=True)
     if result.stopped_because == "interrupted":
-        return _interrupted(options, result.folder)
+        return _interrupted(options, result.folder, by)
     if goal is not None and result.stopped_because in ("iterations", "patience"):
-        last = (result.validation or {}).get(goal[0])
-        print(f"foretrace train: the goal {goal_text(goal)} was not reached: {goal[0]} {last:.4g}", file=sys.stderr)
+        last = number((result.validation or {}).get(goal[0]))
+        print(f"foretrace train: the goal {goal_text(goal)} was not reached: {goal[0]} {last}", file=sys.stderr)
         return FAILED
     return DONE
 
 
 def _best_text(best: Any, goal: Any) -> str:
     """The validation with the lowest loss, in words: the loss, and what the goal is about."""
+    from foretrace.train.progress import number
+
     names = dict.fromkeys(["loss", *([goal[0]] if goal else []), "accuracy"])
-    return ", ".join(f"{name} {best.metrics[name]:.4g}" for name in names if name in best.metrics)
+    return ", ".join(f"{name} {number(best.metrics[name])}" for name in names if name in best.metrics)
 
 
 def _columns(result: Any, goal: Any) -> list[str]:
@@ -188,10 +201,10 @@ def write_files(
 ) -> list[tuple[str, Path]]:
     """Writes the outcome and the curve; returns all files of the run, each by what it is."""
     from foretrace.cli.pictures import draw_curves
-    from foretrace.train.folder import BEST, METRICS, Folder
+    from foretrace.train.folder import BEST, METRICS, OUTCOME, Folder, write_json
 
-    folder, outcome = result.folder, result.folder / "result.json"
-    outcome.write_text(json.dumps(_outcome(options, experiment, rule, result), indent=2) + "\n", encoding="utf-8")
+    folder, outcome = result.folder, result.folder / OUTCOME
+    write_json(outcome, _outcome(options, experiment, rule, result))
     files = [("metrics", folder / METRICS), ("result", outcome)]
     files += [("checkpoint", path) for path in Folder(folder).checkpoints[:1]]
     files += [("best", folder / BEST)] if result.best is not None else []
@@ -222,9 +235,9 @@ def _outcome(options: argparse.Namespace, experiment: Experiment, rule: RuleChoi
     }
 
 
-def _interrupted(options: argparse.Namespace, folder: Path | None) -> int:
+def _interrupted(options: argparse.Namespace, folder: Path | None, by: str = "interrupted") -> int:
     if folder is None:
-        print("\nforetrace train: interrupted. Nothing was saved: --no-folder.", file=sys.stderr)
-        return INTERRUPTED
-    print(f"\nforetrace train: interrupted. Go on with:\n  {resumption(options, folder)}", file=sys.stderr)
+        print(f"\nforetrace train: {by}. Nothing was saved: --no-folder.", file=sys.stderr)
+    else:
+        print(f"\nforetrace train: {by}. Go on with:\n  {resumption(options, folder)}", file=sys.stderr)
     return INTERRUPTED
