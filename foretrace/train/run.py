@@ -194,8 +194,8 @@ class Run:
                     f"`{self.folder.path}` holds a run. Go on with it by `resume=True`, or name another folder."
                 )
             self.folder.refuse_remains()
-            self.settings = describe(self.training, self.state, self.iterate, self.named)
             found = self.folder.latest()
+            self.settings = describe(self.training, self.state, self.iterate, self.named)
             if found is not None:
                 self._restore(self.folder, found, note_of(found))
             self.records = self.folder.cut_metrics(int(self.state.iteration))
