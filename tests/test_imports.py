@@ -8,11 +8,12 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "foretrace"
 
-BASE = {"_jax", "_look", "errors"}
+BASE = {"_checks", "_jax", "_look", "errors"}
 PIPELINE = ("program", "ops", "compiler", "engine", "algorithms")
 
 # What each part of the package may import, besides itself.
 MAY_IMPORT: dict[str, set[str]] = {
+    "_checks": set(),
     "_jax": set(),
     "_look": set(),
     "errors": set(),

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
+from foretrace._checks import require_floating_dtype
 from foretrace.engine.in_step import add_at, in_step_gradient
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.plan import Plan
@@ -13,6 +15,7 @@ from foretrace.engine.rule import Block, Rule
 from foretrace.engine.slots import Matrix, Vector, add, subtract
 from foretrace.engine.sweep import credit
 from foretrace.engine.traces import Trace, advance_all, after, contract, zero_trace
+from foretrace.errors import NotSupportedError
 
 
 @dataclass(frozen=True)
@@ -24,13 +27,18 @@ class DRTRL(Rule):
     Paper: Wang et al. 2024, "A differentiable brain simulator bridging brain simulation and brain-inspired computing".
 
     Attributes:
-        trace_dtype: The dtype that traces are kept in; None for that of the states.
+        trace_dtype: The floating dtype that traces are kept in; None for that of the states.
     """
 
     name: ClassVar[str] = "D_RTRL"
     trace_dtype: Any = field(default=None, kw_only=True)
 
+    def __post_init__(self) -> None:
+        require_floating_dtype("trace_dtype", self.trace_dtype)
+
     def init(self, plan: Plan) -> list[Trace]:
+        if self.trace_dtype is not None:
+            _refuse_complex(plan, self.trace_dtype)
         return [zero_trace(link, self.trace_dtype) for link in plan.links]
 
     def transitions(self, lin: Linearised) -> list[Matrix]:
@@ -73,6 +81,15 @@ class DRTRL(Rule):
             places = [plan.program.hidden_invars.index(var) for var in link.group.hidden_invars]
             add_at(gradients, link.weight_index, contract(link, e, link.group.slots_of([signal[k] for k in places])))
         return plan.pull_back(params, gradients)
+
+
+def _refuse_complex(plan: Plan, trace_dtype: Any) -> None:
+    for link in plan.links:
+        if jnp.issubdtype(link.dtype, jnp.complexfloating):
+            raise NotSupportedError(
+                f"The trace of {link.name} is {link.dtype}, and `trace_dtype={trace_dtype!r}` would lose its imaginary "
+                "part. Leave `trace_dtype` out for a model with complex states."
+            )
 
 
 def _outweigh(trace: Any, gradients: Sequence[jax.Array]) -> bool:

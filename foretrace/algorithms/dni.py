@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from foretrace._checks import optional_count, require_count, require_number, require_optimizer, require_parts
 from foretrace._jax import is_float
 from foretrace.algorithms.helpers import as_key
 from foretrace.compiler.groups import HiddenGroup
@@ -56,8 +57,9 @@ class SyntheticGradient:
     params: Any = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.hidden_width is not None and self.hidden_width < 0:
-            raise ValueError(f"`hidden_width` counts units, 0 for a linear model, and is not {self.hidden_width!r}.")
+        optional_count("hidden_width", self.hidden_width, "units", least=0)
+        require_number("scale", self.scale, "the standard deviation of the weights", 0)
+        as_key(self.seed, "seed")
         if not (self.group_shapes is None or isinstance(self.group_shapes, Mapping)):
             raise TypeError(f"`group_shapes` maps the index of each group to a shape; got {self.group_shapes!r}.")
 
@@ -118,6 +120,10 @@ class DNI(Rule):
 
     name: ClassVar[str] = "DNI"
     synthesizer: Any = None
+
+    def __post_init__(self) -> None:
+        if self.synthesizer is not None:
+            require_parts("synthesizer", self.synthesizer, ("init", "apply"), "`foretrace.SyntheticGradient()`")
 
     def init(self, plan: Plan) -> dict[str, Any]:
         return {} if self.synthesizer is None else {"synthesizer": self.synthesizer.init(0, plan)}
@@ -228,9 +234,11 @@ def train_synthetic_gradient(
         The synthesiser's parameters, and its error (half the squared distance to the targets, by step) before each
         update.
     """
-    for name, count in (("epochs", epochs), ("chunk_size", chunk_size)):
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"`{name}` is a whole number from 1 on, not {count!r}.")
+    require_count("epochs", epochs, "updates")
+    require_count("chunk_size", chunk_size)
+    require_number("lr", lr, "the learning rate of plain descent")
+    if optimizer is not None:
+        require_optimizer("optimizer", optimizer)
     ran = forward(params, states, items)
     if ran.cotangents is None:
         raise ValueError("A synthesiser learns from losses, and the sequence brought none.")

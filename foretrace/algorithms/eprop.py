@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from foretrace._checks import BELOW_ONE, require_choice, require_number
 from foretrace._jax import is_float
 from foretrace.algorithms.batch import Batch, find_batch
 from foretrace.algorithms.d_rtrl import DRTRL, contracted
@@ -55,11 +56,10 @@ class EProp(DRTRL):
     random_feedback_key: Any = None
 
     def __post_init__(self) -> None:
-        if self.feedback not in ("symmetric", "random"):
-            raise ValueError(f"`feedback` is 'symmetric' or 'random', not {self.feedback!r}.")
-        if not 0.0 <= self.kappa_filter_decay < 1.0:
-            raise ValueError(f"`kappa_filter_decay` is at least 0 and below 1, not {self.kappa_filter_decay!r}.")
-        key = 0 if self.random_feedback_key is None else key_numbers(self.random_feedback_key)
+        super().__post_init__()
+        require_choice("feedback", self.feedback, ("symmetric", "random"))
+        require_number("kappa_filter_decay", self.kappa_filter_decay, "a number in [0, 1)", 0, BELOW_ONE)
+        key = 0 if self.random_feedback_key is None else key_numbers("random_feedback_key", self.random_feedback_key)
         object.__setattr__(self, "random_feedback_key", key)
 
     def init(self, plan: Plan) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from foretrace.engine.in_step import add_at, remainder_gradient
 from foretrace.engine.linearise import Linearised, Signals
@@ -22,6 +23,9 @@ from foretrace.engine.plan import Link, Plan
 from foretrace.engine.rule import Block, Rule
 from foretrace.engine.slots import Matrix, Vector, total
 from foretrace.engine.traces import Trace, zero_trace
+
+# The count of steps stops there and does not wrap: long before, `a_f^t` is zero and the average is not biased.
+LAST_STEP = np.iinfo(np.int32).max
 
 
 class Decays(NamedTuple):
@@ -181,7 +185,7 @@ def _stepped(links: Sequence[Link], factors: Factors, data: Any, pushed: Any, ma
         ]
         effect = jax.tree.map(lambda q, f: decays.effect * q + (1 - decays.effect) * f, carried, effect)
     effect = jax.tree.map(lambda new, old: new.astype(old.dtype), effect, factors.effect)
-    return Factors(entered, effect, factors.steps + 1)
+    return Factors(entered, effect, jnp.minimum(factors.steps, LAST_STEP - 1) + 1)
 
 
 def _asked(

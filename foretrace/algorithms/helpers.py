@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from foretrace._checks import require_count, require_number
+
 
 class FixedRandomFeedback:
     """A fixed random matrix that brings a target-side vector to a layer, in the place of the transposed weights.
@@ -23,8 +25,9 @@ class FixedRandomFeedback:
     """
 
     def __init__(self, n_target: int, n_layer: int, key: Any, init_scale: float = 0.1) -> None:
-        self.n_target = _positive("n_target", n_target)
-        self.n_layer = _positive("n_layer", n_layer)
+        self.n_target = require_count("n_target", n_target, "elements")
+        self.n_layer = require_count("n_layer", n_layer, "elements")
+        init_scale = require_number("init_scale", init_scale, "the standard deviation of the entries", 0)
         with jax.ensure_compile_time_eval():  # a constant, also where it is made inside of a traced function
             self.B = init_scale * jax.random.normal(as_key(key), (self.n_target, self.n_layer))
 
@@ -44,32 +47,35 @@ class FixedRandomFeedback:
         return self.project(target)
 
 
-def as_key(seed: Any) -> jax.Array:
+def as_key(seed: Any, name: str = "key") -> jax.Array:
     """A JAX random key from a seed, a key, or the numbers that a key is made of."""
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         return seed
+    whole = _whole_seed(seed)
     try:
-        return jax.random.key(operator.index(seed))
-    except TypeError:
-        return jax.random.wrap_key_data(jnp.asarray(seed, jnp.uint32))
+        if whole is not None:
+            return jax.random.key(whole)
+        numbers = jnp.asarray(seed)
+        if jnp.issubdtype(numbers.dtype, jnp.integer):
+            return jax.random.wrap_key_data(numbers.astype(jnp.uint32))
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise TypeError(f"`{name}` is a seed (an int of up to 64 bits) or a JAX random key; got {seed!r}.")
 
 
-def key_numbers(seed: Any) -> int | tuple[int, ...]:
+def key_numbers(name: str, seed: Any) -> int | tuple[int, ...]:
     """A seed, or the numbers of a random key: what a record of options can hold."""
+    key, whole = as_key(seed, name), _whole_seed(seed)
+    return tuple(jax.random.key_data(key).tolist()) if whole is None else whole
+
+
+def _whole_seed(seed: Any) -> int | None:
     try:
-        return operator.index(seed)
+        return None if isinstance(seed, bool) else operator.index(seed)
     except TypeError:
-        return tuple(jax.random.key_data(as_key(seed)).tolist())
+        return None
 
 
 def unit_interval(name: str, value: float) -> float:
     """A number from 0 to 1, checked."""
-    if not 0.0 <= value <= 1.0:
-        raise ValueError(f"`{name}` is what a filter keeps at each step, from 0 to 1, not {value!r}.")
-    return float(value)
-
-
-def _positive(name: str, size: int) -> int:
-    if operator.index(size) < 1:
-        raise ValueError(f"`{name}` counts elements and is at least 1, not {size!r}.")
-    return operator.index(size)
+    return require_number(name, value, "what a filter keeps at each step, from 0 to 1", 0, 1)

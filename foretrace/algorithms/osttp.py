@@ -32,15 +32,15 @@ class OSTTP(OuterSignal):
     target_timing: str = "per-step"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.target_timing != "per-step":
             raise ValueError(
                 f"`target_timing` is 'per-step', not {self.target_timing!r}. For targets at some steps alone, give "
                 "zeros at the others."
             )
-        matrices = tuple(None if b is None else jnp.asarray(getattr(b, "value", b)) for b in self.B_list)
-        for k, matrix in enumerate(matrices):
-            if matrix is not None and matrix.ndim != 2:
-                raise ValueError(f"`B_list[{k}]` is a matrix (n_target, units), not an array of shape {matrix.shape}.")
+        if not isinstance(self.B_list, tuple | list):
+            raise TypeError(f"`B_list` is a list with one entry for each group; got a {type(self.B_list).__name__}.")
+        matrices = tuple(None if b is None else _matrix(k, getattr(b, "value", b)) for k, b in enumerate(self.B_list))
         object.__setattr__(self, "B_list", matrices)
 
     def init(self, plan: Plan) -> Any:
@@ -83,6 +83,16 @@ class OSTTP(OuterSignal):
             f"`y_target` has shape {given[1:]} at each step, which fits neither one target nor one for each batch "
             f"element of the group of {group_name(group)}, whose positions are {group.varshape}."
         )
+
+
+def _matrix(place: int, given: Any) -> jax.Array:
+    try:
+        matrix = jnp.asarray(given)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"`B_list[{place}]` is a matrix (n_target, units) or None; got {given!r}.") from error
+    if matrix.ndim != 2:
+        raise ValueError(f"`B_list[{place}]` is a matrix (n_target, units), not an array of shape {matrix.shape}.")
+    return matrix
 
 
 def _sizes(group: HiddenGroup) -> tuple[int, ...]:

@@ -19,7 +19,6 @@ an error passes down through several layers; that is not done here.
 """
 
 import dataclasses
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -27,6 +26,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from foretrace._checks import require_choice, require_positive
 from foretrace.algorithms.factored import (
     Decays,
     Factors,
@@ -71,11 +71,9 @@ class OTPE(Rule):
 
     def __post_init__(self) -> None:
         check_leak(self.leak)
-        if self.mode not in ("full", "approx"):
-            raise ValueError(f"`mode` is {self.mode!r}. Give 'full' (a trace per parameter) or 'approx' (factors).")
-        limit: Any = self.trace_clip_abs
-        if limit is not None and not (isinstance(limit, numbers.Real) and float(limit) > 0):
-            raise ValueError(f"`trace_clip_abs` is {limit!r}. Give a number above zero, or None for no limit.")
+        require_choice("mode", self.mode, ("full", "approx"), ("a trace per parameter", "factors"))
+        if self.trace_clip_abs is not None:
+            require_positive("trace_clip_abs", self.trace_clip_abs, "a number above zero, or None for no limit")
 
     def init(self, plan: Plan) -> Any:
         refuse_moving(self.name, plan)

@@ -1,9 +1,9 @@
 """OTTT: online training through time, with a presynaptic trace alone."""
 
-import numbers
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from foretrace._checks import require_choice, require_number
 from foretrace.algorithms.factored import Decays, FactoredRule
 from foretrace.engine.plan import Plan
 from foretrace.errors import NotSupportedError
@@ -29,8 +29,7 @@ class OTTT(FactoredRule):
 
     def __post_init__(self) -> None:
         check_leak(self.leak)
-        if self.mode not in ("A", "O"):
-            raise ValueError(f"`mode` is {self.mode!r}. Give 'A' (updates after a sequence) or 'O' (after every step).")
+        require_choice("mode", self.mode, ("A", "O"), ("updates after a sequence", "after every step"))
 
     def init(self, plan: Plan) -> Any:
         refuse_moving(self.name, plan)
@@ -48,9 +47,7 @@ class OTTT(FactoredRule):
 
 def check_leak(leak: Any) -> None:
     """Refuses a leak that is not a number in [0, 1]."""
-    number = isinstance(leak, numbers.Real) and not isinstance(leak, bool)
-    if not number or not 0 <= float(leak) <= 1:
-        raise ValueError(f"`leak` is {leak!r}. Give a number in [0, 1], such as the decay of the potential in a step.")
+    require_number("leak", leak, "a number in [0, 1], such as the decay of the potential in a step", 0, 1)
 
 
 def refuse_moving(rule: str, plan: Plan) -> None:

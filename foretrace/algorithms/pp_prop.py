@@ -1,9 +1,9 @@
 """pp_prop, also known as ES-D-RTRL: D-RTRL with every trace in two factors."""
 
-import numbers
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from foretrace._checks import is_number, is_whole
 from foretrace.algorithms.factored import Decays, FactoredRule
 
 
@@ -46,10 +46,15 @@ def decays_of(decay_or_rank: Any) -> Decays:
 
 
 def _decay(value: Any) -> float:
-    whole = isinstance(value, numbers.Integral)
-    if whole and not isinstance(value, bool) and int(value) >= 1:
-        return (int(value) - 1) / (int(value) + 1)
-    if isinstance(value, numbers.Real) and not whole and 0 <= float(value) < 1:
+    if is_whole(value) and value >= 1:
+        decay = (int(value) - 1) / (int(value) + 1)
+        if decay < 1:
+            return decay
+        raise ValueError(
+            f"`decay_or_rank={value!r}` is a rank so large that its decay (r - 1) / (r + 1) rounds to 1, which forgets "
+            "nothing. Give a rank of at most 10**15, or a decay below 1."
+        )
+    if is_number(value) and not is_whole(value) and 0 <= float(value) < 1:
         return float(value)
     raise ValueError(
         f"`decay_or_rank` is {value!r}. Give a decay, a float in [0, 1), or a rank, an integer of at least 1."

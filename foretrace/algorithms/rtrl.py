@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from foretrace._checks import require_count
 from foretrace._jax import is_float
 from foretrace.algorithms.whole_step import (
     WholeStep,
@@ -44,6 +45,9 @@ class RTRL(Rule):
 
     name: ClassVar[str] = "RTRL"
     memory_limit: int = 2**31
+
+    def __post_init__(self) -> None:
+        require_count("memory_limit", self.memory_limit, "bytes")
 
     def init(self, plan: Plan) -> jax.Array:
         shape, dtype = (sum(aval.size for aval in _kept(plan)), hidden_size(plan)), _dtype(plan)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from foretrace._checks import require_count
 from foretrace.algorithms.kept_entries import Layout, Shelf, Tables, lay_out
 from foretrace.algorithms.reach import Reach, find_reach
 from foretrace.algorithms.whole_step import (
@@ -62,8 +63,8 @@ class SnAp(Rule):
     memory_limit: int = 2**31
 
     def __post_init__(self) -> None:
-        if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:
-            raise ValueError(f"`n` is a number of steps, 1 or more, but {self.n!r} was given.")
+        require_count("n", self.n)
+        require_count("memory_limit", self.memory_limit, "bytes")
 
     def kept(self, plan: Plan) -> int:
         """How many entries of the whole Jacobian are kept."""

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from foretrace._checks import require_numeric
 from foretrace.algorithms.outer_signal import OuterSignal, group_name
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.engine.rule import Block
@@ -28,6 +29,11 @@ class ThreeFactor(OuterSignal):
     name: ClassVar[str] = "ThreeFactor"
     external: ClassVar[str | None] = "modulator"
     modulator: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.modulator is not None:
+            require_numeric("modulator", self.modulator, "a number, or an array of them")
 
     def outer(self, block: Block) -> Any:
         if block.external is not None or self.modulator is None:

@@ -17,6 +17,8 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from foretrace._checks import require_positive
+from foretrace.algorithms.helpers import as_key
 from foretrace.algorithms.whole_step import WholeStep, added, hidden_dtype, hidden_size, in_step, join, weights_of
 from foretrace.engine.plan import Plan
 from foretrace.engine.rule import Block, Rule
@@ -54,8 +56,8 @@ class UORO(Rule):
     projection_eps: float = 1e-7
 
     def __post_init__(self) -> None:
-        if not self.projection_eps > 0:
-            raise ValueError(f"`projection_eps` is a positive number, but {self.projection_eps} was given.")
+        require_positive("projection_eps", self.projection_eps, "a small number above zero")
+        as_key(self.projection_key, "projection_key")
 
     def init(self, plan: Plan) -> RankOne:
         params = [jnp.zeros(leaf.aval.shape, leaf.aval.dtype) for leaf in plan.program.params]
@@ -86,11 +88,8 @@ class UORO(Rule):
         """The two vectors after a step, given `H s`, `nu` and `nu^T P`."""
         past = self._ratio(_length(trace.params), _length([carried]))
         now = self._ratio(_length(direct), _length([signs]))
-        states = past.astype(carried.dtype) * carried + now.astype(signs.dtype) * signs
-        params = [
-            old / past.astype(old.dtype) + new.astype(old.dtype) / now.astype(old.dtype)
-            for old, new in zip(trace.params, direct, strict=True)
-        ]
+        states = (past * carried + now * signs).astype(carried.dtype)
+        params = [(old / past + new / now).astype(old.dtype) for old, new in zip(trace.params, direct, strict=True)]
         return trace._replace(states=states, params=params)
 
     def _ratio(self, params: jax.Array, states: jax.Array) -> jax.Array:
@@ -106,14 +105,17 @@ def _along(trace: RankOne, signal: jax.Array) -> list[jax.Array]:
 
 
 def _length(values: Sequence[jax.Array]) -> jax.Array:
-    return jnp.sqrt(sum((jnp.sum(jnp.square(jnp.abs(v))) for v in values), start=jnp.zeros(())))
+    """The norm of all values, in float32 at least: float16 holds neither large squares nor `projection_eps`."""
+    squares = (jnp.sum(jnp.square(jnp.abs(v).astype(_wide(v.dtype)))) for v in values)
+    return jnp.sqrt(sum(squares, start=jnp.zeros(())))
+
+
+def _wide(dtype: Any) -> Any:
+    return jnp.promote_types(jnp.finfo(dtype).dtype, jnp.float32)
 
 
 def _key(given: Any) -> jax.Array:
     """A key from a seed, a typed key or the raw words of one; as words where JAX reads them, since brainstate's `vmap`
     maps no states with typed keys."""
-    if jnp.ndim(given) == 0 and not jnp.issubdtype(jnp.result_type(given), jax.dtypes.prng_key):
-        given = jax.random.key(given)
-    if given.dtype == jax.random.key(0).dtype:
-        return jax.random.key_data(given)
-    return given
+    key = as_key(given)
+    return jax.random.key_data(key) if key.dtype == jax.random.key(0).dtype else key

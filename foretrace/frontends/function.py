@@ -6,6 +6,7 @@ by the methods of `FunctionModel`, so that everything behind it computes with pl
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ import jax
 from foretrace._jax import is_float
 from foretrace.errors import ExampleInputError, StateMismatchError
 from foretrace.frontends.tracing import example_input_errors, input_spec, require_float
-from foretrace.frontends.trees import TreeSpec, structure_difference, tree_spec
+from foretrace.frontends.trees import TRACED, TreeSpec, form_text, structure_difference, tree_spec
 from foretrace.program.build import build_program
 from foretrace.program.records import StepProgram
 
@@ -48,7 +49,7 @@ class FunctionModel:
 
     def flatten_params(self, params: Any) -> list[Any]:
         """The arrays of the parameters, in the program's order."""
-        return self.params_tree.flatten(params)
+        return self.params_tree.flatten(params, advice=f"These are the parameters. {TRACED}")
 
     def unflatten_params(self, leaves: Sequence[Any]) -> Any:
         """Parameters, or anything that has one array per parameter (gradients), from the program's arrays."""
@@ -109,7 +110,8 @@ def trace_function(
             "No example input was given. Pass the input of one step after the step function; "
             "for a step without input, let it take a dummy scalar."
         )
-    params_tree, state_tree = tree_spec(params, bare="params"), tree_spec(state, bare="state")
+    _check_signature(step, params, state, example_inputs)
+    params_tree, state_tree = _arrays("params", params), _arrays("state", state)
     input_tree = input_spec(example_inputs)
     require_float(params_tree)
     closed_jaxpr, output_tree = _trace(step, params_tree, state_tree, input_tree, example_inputs)
@@ -121,6 +123,41 @@ def trace_function(
         input_tree=input_tree,
         output_tree=output_tree,
     )
+
+
+def _check_signature(step: Step, *arguments: Any) -> None:
+    """Refuses a step that cannot be called with parameters, state and inputs, before it is called."""
+    params, state, inputs = arguments
+    try:
+        signature = inspect.signature(step)
+    except (TypeError, ValueError):  # a function of C, whose signature is not known
+        return
+    try:
+        signature.bind(params, state, *inputs)
+    except TypeError as error:
+        name = getattr(step, "__name__", type(step).__name__)
+        hint = ""
+        if jax.tree.leaves(step) != [step]:
+            hint = (
+                f" `{name}` is a tree of parameters itself: pass it as `params=`, and as the step a function that "
+                "calls it, such as `def step(module, state, x): state = module(x, state); return state, state`."
+            )
+        raise TypeError(
+            f"A step is called as `step(params, state, *inputs)`, here with {len(inputs)} input(s), and `{name}"
+            f"{signature}` cannot be: {error}.{hint}"
+        ) from error
+
+
+def _arrays(name: str, value: Any) -> TreeSpec:
+    """The form of parameters or a state, which hold arrays alone."""
+    try:
+        return tree_spec(value, bare=name)
+    except TypeError as error:
+        raise TypeError(
+            f"`{name}` is a pytree of arrays, and {error} Keep functions and settings out of the tree: close over them "
+            "in the step, or split the module, as `equinox.partition(module, equinox.is_inexact_array)` does, and join "
+            "it inside of the step."
+        ) from error
 
 
 def _trace(
@@ -172,8 +209,11 @@ def _program(
 
 def _checked_result(result: Any, state_tree: TreeSpec) -> tuple[Any, Any]:
     if not isinstance(result, (tuple, list)) or len(result) != 2:
-        found = f"{len(result)} values" if isinstance(result, (tuple, list)) else f"one {type(result).__name__}"
-        raise StateMismatchError(f"A step returns a pair `(state, out)`; this one returned {found}.")
+        found = f"{len(result)} values" if isinstance(result, (tuple, list)) else f"one value ({form_text(result)})"
+        raise StateMismatchError(
+            f"A step returns a pair `(state, out)`; this one returned {found}. Return the new state and what the loss "
+            "reads, which may be the state again: `return state, state`."
+        )
     new_state, out = result
     problem = structure_difference(state_tree, tree_spec(new_state, bare="state"))
     if problem:

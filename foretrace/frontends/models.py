@@ -3,6 +3,7 @@
 from typing import Any
 
 import brainstate
+import jax
 
 from foretrace.frontends.brainstate import extract_module_info
 from foretrace.frontends.function import FunctionModel, trace_function
@@ -44,9 +45,16 @@ def trace_model(
         return extract_module_info(model, *inputs, control_flow=control_flow)
     if callable(model) and not isinstance(model, type) and params is not None and state is not None:
         return trace_function(model, *inputs, params=params, state=state, control_flow=control_flow)
+    hint = ""
+    if callable(model) and not isinstance(model, type) and jax.tree.leaves(model) != [model]:
+        hint = (
+            f" {type(model).__name__} is a tree of parameters that can be called: pass it as `params=`, and as the "
+            "step a function that calls it, such as `def step(module, state, x): state = module(x, state); return "
+            "state, state`."
+        )
     given = [name for name, value in (("params", params), ("state", state)) if value is not None]
     raise TypeError(
         f"Got {model if isinstance(model, type) else type(model).__name__} with "
         f"{' and '.join(given) or 'neither params nor state'}. A model is a brainstate.nn.Module instance, or a "
-        "function `step(params, state, *inputs) -> (state, out)` together with `params=` and `state=`."
+        f"function `step(params, state, *inputs) -> (state, out)` together with `params=` and `state=`.{hint}"
     )

@@ -18,6 +18,8 @@ from foretrace._jax import ShapedArray, is_float
 from foretrace.program.diagnostics import Path
 from foretrace.program.records import Leaf, path_name
 
+TRACED = "The step was traced with that form: pass values of the same form, or compile anew."
+
 
 @dataclass(frozen=True)
 class TreeSpec:
@@ -37,12 +39,12 @@ class TreeSpec:
     units: tuple[Any, ...]
     avals: tuple[jax.ShapeDtypeStruct, ...]
 
-    def flatten(self, value: Any, error: type[Exception] = ValueError) -> list[Any]:
-        """The arrays of a value of this form; `error` is raised for a value of another form."""
+    def flatten(self, value: Any, error: type[Exception] = ValueError, advice: str = TRACED) -> list[Any]:
+        """The arrays of a value of this form; `error`, with advice, is raised for a value of another form."""
         found = tree_spec(value)
         problem = structure_difference(self, found) or _array_difference(self, found)
         if problem:
-            raise error(f"{problem} The step was traced with that form: pass values of the same form, or trace again.")
+            raise error(f"{problem} {advice}")
         leaves = jax.tree.leaves(value)
         return [_as_traced(leaf, aval.dtype) for leaf, aval in zip(leaves, self.avals, strict=True)]
 
@@ -89,15 +91,20 @@ def tree_spec(value: Any, prefix: Path = (), bare: str = "value") -> TreeSpec:
     leaves, treedef = jax.tree.flatten(value)
     if len(leaves) != len(paths):
         raise TypeError("A quantity holds a tree of arrays; only a quantity of one array can enter a step.")
-    return TreeSpec(treedef, skeleton, tuple(paths), tuple(units), tuple(_abstract(leaf) for leaf in leaves))
+    avals = tuple(_abstract(leaf, path) for leaf, path in zip(leaves, paths, strict=True))
+    return TreeSpec(treedef, skeleton, tuple(paths), tuple(units), avals)
 
 
-def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+def _abstract(leaf: Any, path: Path) -> jax.ShapeDtypeStruct:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     if isinstance(leaf, jax.Array):  # far quicker than tracing, which a number or a NumPy array needs
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
-    return jax.eval_shape(lambda x: x, leaf)
+    try:
+        return jax.eval_shape(lambda x: x, leaf)
+    except TypeError as error:
+        kind = "function" if callable(leaf) and not isinstance(leaf, type) else type(leaf).__name__
+        raise TypeError(f"`{path_name(path)}` is no array but a {kind}.") from error
 
 
 def structure_difference(expected: TreeSpec, found: TreeSpec) -> str | None:

@@ -8,19 +8,24 @@ always, or for a window: it takes `k` items at once, passes the input on as `Mul
 Which of the two it is shows in how it calls the learner.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import brainstate
 import jax
 import jax.numpy as jnp
 
+from foretrace._checks import optional_count, require_choice, require_count, require_function, require_numeric
 from foretrace.engine.rule import Rule
 from foretrace.engine.sequence import scan_blocks
+from foretrace.learners.alone import alone
+from foretrace.learners.carrying import TraceForm, begin_optimizer
 from foretrace.learners.data import MultiStepData, Stacked, has_marks
 from foretrace.learners.executor import ETraceVjpGraphExecutor
 from foretrace.learners.recording import OtherForm, StepFunction, TracedStep, trace_step
 from foretrace.learners.run import Begin, Run
+from foretrace.learners.sequences import check_mask
 from foretrace.program.diagnostics import Path
 from foretrace.program.records import path_name
 
@@ -55,6 +60,7 @@ class SequenceDriverMixin:
         """The inputs of a call."""
         raise NotImplementedError
 
+    @alone
     def etrace_grad(
         self,
         *sequences: Any,
@@ -101,23 +107,25 @@ class SequenceDriverMixin:
             >>> sorted(grads), losses.shape
             ([('Wh', 'weight'), ('Wrz', 'weight')], (5,))
         """
-        _one_of("reduction", reduction, ("mean", "sum"))
-        _one_of("loss_output", loss_output, ("per_step", "masked", "scalar"))
+        require_choice("reduction", reduction, ("mean", "sum"))
+        require_choice("loss_output", loss_output, ("per_step", "masked", "scalar"))
         length = _checked_length(sequences, mask)
         chosen = self._chosen(weights)
         exact = self.executor.is_multi_step_vjp or _checked_chunk(chunk_size) > 1
         pieces = self._pieces(sequences, mask, step_fn, chunk_size, has_aux, shifted=not exact)
         total: dict[int, Any] = {}
         collected = []
-        for traced, items in pieces:
-            run = Run(self.executor, self.rule, traced, list(chosen.values()), self.block)
-            window = None if not exact else 1 if traced.length else _checked_chunk(chunk_size)
-            flat, begin, found = jax.jit(run.gradient, static_argnums=3)(run.params(), self._begin(run), items, window)
-            self._finish(run, begin)
-            total = _sum(total, run.gradients(flat))
-            collected.append(found)
-        if self.check_finite:
-            run.require_finite(run.parameter_flags(run.params(), 1), [found[2] for found in collected], begin)
+        with self._whole_or_nothing(pieces):
+            for traced, items in pieces:
+                run = Run(self.executor, self.rule, traced, list(chosen.values()), self.block)
+                window = None if not exact else 1 if traced.length else _checked_chunk(chunk_size)
+                gradient = jax.jit(run.gradient, static_argnums=3)
+                flat, begin, found = gradient(run.params(), self._begin(run), items, window)
+                self._finish(run, begin)
+                total = _sum(total, run.gradients(flat))
+                collected.append(found)
+            if self.check_finite:
+                run.require_finite(run.parameter_flags(run.params(), 1), [found[2] for found in collected], begin)
         norm = _norm(length, mask) if reduction == "mean" else 1
         grads = {key: _scaled(total.get(id(state)), norm, state) for key, state in chosen.items()}
         losses = jnp.concatenate([jnp.ravel(found[0]) for found in collected])
@@ -129,6 +137,7 @@ class SequenceDriverMixin:
             result.append(_joined([found[1] for found in collected]))
         return result[0] if len(result) == 1 else tuple(result)
 
+    @alone
     def etrace_evolve(
         self,
         *sequences: Any,
@@ -151,14 +160,19 @@ class SequenceDriverMixin:
         if step_fn is None:
             windowed = _checked_chunk(chunk_size) > 1
             step_fn = lambda *items: self(*(map(MultiStepData, items) if windowed else items))  # type: ignore[operator]
-        outputs = []
-        for traced, items in self._pieces(sequences, None, step_fn, chunk_size, None):
-            run = Run(self.executor, self.rule, traced, block=self.block)
-            begin, found = jax.jit(run.evolve)(run.params(), self._begin(run), items)
-            self._finish(run, begin)
-            outputs.append(found)
-        return _joined(outputs) if return_outputs else None
+        collected = []
+        pieces = self._pieces(sequences, None, step_fn, chunk_size, None)
+        with self._whole_or_nothing(pieces):
+            for traced, items in pieces:
+                run = Run(self.executor, self.rule, traced, block=self.block)
+                begin, found = jax.jit(run.evolve)(run.params(), self._begin(run), items)
+                self._finish(run, begin)
+                collected.append(found)
+            if self.check_finite:
+                run.require_finite(run.parameter_flags(run.params(), 1), [flags for _, flags in collected], begin)
+        return _joined([outputs for outputs, _ in collected]) if return_outputs else None
 
+    @alone
     def etrace_train(
         self,
         *sequences: Any,
@@ -188,10 +202,9 @@ class SequenceDriverMixin:
         Returns:
             The losses `(T,)` and the optimizer's state; with `has_aux` the stacked aux last.
         """
-        _one_of("reduction", reduction, ("mean", "sum"))
+        require_choice("reduction", reduction, ("mean", "sum"))
         _checked_length(sequences, mask)
-        if not isinstance(update_every, int) or isinstance(update_every, bool) or update_every < 1:
-            raise ValueError(f"`update_every` is a number of steps from 1 on; got {update_every!r}.")
+        update_every = require_count("update_every", update_every)
         exact = self.executor.is_multi_step_vjp
         chosen = self._chosen(weights)
         ((traced, items),) = self._pieces(sequences, mask, step_fn, None, has_aux, shifted=not exact)
@@ -216,7 +229,7 @@ class SequenceDriverMixin:
             return scan_blocks(period, (values, opt_state, begin), items, update_every)
 
         values = {key: state.value for key, state in chosen.items()}
-        opt_state = optimizer.init(values) if opt_state is None else opt_state
+        opt_state = begin_optimizer(optimizer, opt_state, values)
         found = train(values, opt_state, self._begin(run), items)
         (values, opt_state, begin), (losses, aux, flags, of_params) = found
         if self.check_finite:
@@ -227,6 +240,7 @@ class SequenceDriverMixin:
         losses = jax.tree.unflatten(traced.loss_tree, [losses])
         return (losses, opt_state, aux) if has_aux else (losses, opt_state)
 
+    @alone
     def trial_gradient(
         self, sequences: Sequence[Any], step_fn: StepFunction, mask: Any = None, *, rule: Rule, exact: bool
     ) -> list[jax.Array]:
@@ -252,7 +266,19 @@ class SequenceDriverMixin:
         return run.flat_gradients(jax.jit(run.gradient, static_argnums=3)(run.params(), begin, items, window)[0])
 
     def _begin(self, run: Run) -> Begin:
-        return Begin(run.begin(), self.etrace.value)
+        return Begin(run.begin(), TraceForm(self.rule, self.executor.plan).checked(self.etrace.value))
+
+    @contextmanager
+    def _whole_or_nothing(self, pieces: Sequence[_Piece]) -> Iterator[None]:
+        """Within the block, states and traces move; if it raises, they are what they were before it."""
+        touched = [self.etrace, *self.executor.bound_states(), *(s for piece in pieces for s in piece.traced.states)]
+        before = {id(state): (state, state.value) for state in touched}
+        try:
+            yield
+        except BaseException:
+            for state, value in before.values():
+                state.value = value
+            raise
 
     def _finish(self, run: Run, begin: Begin) -> None:
         run.finish(begin.states)
@@ -268,16 +294,14 @@ class SequenceDriverMixin:
         shifted: bool = False,
     ) -> list[_Piece]:
         """The sequence as calls of `step_fn`, traced: of one step each, or of a window and maybe a shorter last one."""
-        if not callable(step_fn):
-            raise TypeError(f"`step_fn` is a function; got {type(step_fn).__name__}.")
+        require_function("step_fn", step_fn, "that calls the learner once and returns the loss of a step")
         items, size, length = (tuple(sequences), mask), _checked_chunk(chunk_size), _steps_of(sequences)
 
         def piece(items: Any, steps: int | None, loss_shape: tuple[int, ...]) -> _Piece:
             first = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), items[0])
             shape = None if has_aux is None else loss_shape
-            observed = self.check_finite and has_aux is not None
-            options: dict[str, Any] = dict(loss_shape=shape, has_aux=bool(has_aux), shifted=shifted, observed=observed)
-            return _Piece(trace_step(self, step_fn, first, length=steps, **options), items)
+            options: dict[str, Any] = dict(has_aux=bool(has_aux), shifted=shifted, observed=self.check_finite)
+            return _Piece(trace_step(self, step_fn, first, length=steps, loss_shape=shape, **options), items)
 
         def one_by_one() -> list[_Piece]:
             try:
@@ -339,19 +363,8 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, tuple) and all(isinstance(part, str | int) for part in value)
 
 
-def _one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ValueError(f"`{name}` is one of {', '.join(map(repr, allowed))}; got {value!r}.")
-
-
 def _checked_chunk(chunk_size: int | None) -> int:
-    if chunk_size is None:
-        return 1
-    if not isinstance(chunk_size, int) or isinstance(chunk_size, bool):
-        raise TypeError(f"`chunk_size` is a Python int or None; got {type(chunk_size).__name__}.")
-    if chunk_size < 1:
-        raise ValueError(f"`chunk_size` is a number of steps from 1 on; got {chunk_size}.")
-    return chunk_size
+    return optional_count("chunk_size", chunk_size) or 1
 
 
 def _checked_length(sequences: Sequence[Any], mask: Any) -> int:
@@ -364,10 +377,9 @@ def _checked_length(sequences: Sequence[Any], mask: Any) -> int:
             f"The sequences have {lengths or 'no'} steps. Pass at least one, each with time as its first axis and the "
             "same number of steps, at least one."
         )
-    if mask is not None and jnp.shape(mask) != (lengths[0],):
-        raise ValueError(
-            f"`mask` has the shape {jnp.shape(mask)}; one weight for each of {lengths[0]} steps is needed."
-        )
+    for leaf in leaves:
+        require_numeric("sequences", leaf, "arrays with time as the first axis")
+    check_mask(mask, int(lengths[0]))
     return int(lengths[0])
 
 

@@ -1,6 +1,7 @@
 """The learner for a plain function `step(params, state, *inputs) -> (state, out)`: pure functions that jit and vmap."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,17 +9,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from foretrace._jax import is_float
+from foretrace._checks import optional_count, require_count, require_flag, require_function
 from foretrace.compiler import CompilationReport, ETraceGraph
 from foretrace.engine.blocks import default_block, even_block
 from foretrace.engine.evaluate import Step
 from foretrace.engine.finite import finite_flags, parameter_flags, require_finite
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan, make_plan
-from foretrace.engine.rule import Rule
+from foretrace.engine.rule import Rule, require_windows
 from foretrace.engine.sequence import Ran, States, Window, drive, drive_windows, run_steps, scan_blocks
 from foretrace.errors import ExampleInputError
 from foretrace.frontends import FunctionModel
+from foretrace.frontends.trees import form_text
+from foretrace.learners.carrying import TraceForm, begin_optimizer
+from foretrace.learners.losses import checked_loss, split_loss
+from foretrace.learners.sequences import check_length, check_mask, sequence_advice
 
 
 @dataclass(frozen=True)
@@ -58,9 +63,10 @@ class FunctionLearner:
 
     def __post_init__(self) -> None:
         for name in ("block", "window"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise ValueError(f"`{name}` is a number of steps from 1 on, or None; got {value!r}.")
+            object.__setattr__(self, name, optional_count(name, getattr(self, name)))
+        require_flag("check_finite", self.check_finite)
+        if self.window is not None:
+            require_windows(self.rule)
         object.__setattr__(self, "plan", make_plan(self.graph))
         object.__setattr__(self, "graph", self.plan.graph)
 
@@ -76,6 +82,10 @@ class FunctionLearner:
 
     def init(self, state: Any) -> Carry:
         """The carry before a sequence that starts from a state, with empty traces."""
+        if isinstance(state, Carry):
+            raise TypeError(
+                "`init` takes a state and got a carry: pass `carry.state` to begin there with empty traces."
+            )
         self.model.flatten_state(state)
         return Carry(state, self.rule.init(self.plan))
 
@@ -138,15 +148,21 @@ class FunctionLearner:
         has_aux: bool = False,
     ) -> tuple[Any, Carry, Any]:
         """As `grad`, with losses, aux and what was observed of finite values."""
-        flat, states, items = self._prepare(params, carry, xs, ys, mask, external)
+        flat, states, trace, items = self._prepare(params, carry, xs, ys, mask, external)
+        if not self.plan.program.outputs:
+            raise ValueError(
+                "The step returns no output, and the loss of a step reads nothing else. Return what the loss needs "
+                "beside the state, `return state, out`."
+            )
+        require_function("loss", loss, "`loss(out, y)`, or `loss(out)` without targets")
         losses = _Losses(self, loss, ys is not None, has_aux)
         if self.window is None:
             total, states, trace, found = drive(
-                self.plan, self.rule, flat, states, carry.trace, items, losses.forward, self._block(items)
+                self.plan, self.rule, flat, states, trace, items, losses.forward, self._block(items)
             )
         else:
             total, states, trace, found = drive_windows(
-                self.plan, self.rule, flat, states, carry.trace, items, losses.window, self.window
+                self.plan, self.rule, flat, states, trace, items, losses.window, self.window
             )
         assert total is not None
         return self.model.unflatten_params(total), self._carry(states, trace), found
@@ -160,16 +176,20 @@ class FunctionLearner:
         Returns:
             The carry after the sequence, and the outputs, time first.
         """
-        flat, states, items = self._prepare(params, carry, xs, None, None, external)
+        flat, states, trace, items = self._prepare(params, carry, xs, None, None, external)
 
         def forward(params: Sequence[Any], states: States, part: Any) -> Ran:
             states, steps, outputs = run_steps(self.plan, params, states, part["inputs"])
-            return Ran(states, steps, None, outputs, part["external"])
+            flags = finite_flags(steps, outputs, jnp.zeros(_steps(part))) if self.check_finite else None
+            return Ran(states, steps, None, (outputs, flags), part["external"])
 
-        _, states, trace, outputs = drive(
-            self.plan, self.rule, flat, states, carry.trace, items, forward, self._block(items), gradients=False
+        _, states, trace, (outputs, flags) = drive(
+            self.plan, self.rule, flat, states, trace, items, forward, self._block(items), gradients=False
         )
-        return self._carry(states, trace), jax.vmap(self.model.unflatten_output)(outputs)
+        after = self._carry(states, trace)
+        if self.check_finite:
+            self._require_finite(parameter_flags(flat, 1), flags, after)
+        return after, self.model.unflatten_output(outputs)
 
     def train(
         self,
@@ -203,9 +223,9 @@ class FunctionLearner:
         Returns:
             New parameters, optimizer state, carry, and the losses of each step.
         """
-        if not isinstance(update_every, int) or update_every < 1:
-            raise ValueError(f"`update_every` is a number of steps from 1 on; got {update_every!r}.")
-        opt_state = optimizer.init(params) if opt_state is None else opt_state
+        update_every = require_count("update_every", update_every)
+        self._prepare(params, carry, xs, ys, mask, external)
+        opt_state = begin_optimizer(optimizer, opt_state, params)
         items = {"xs": xs, "ys": ys, "mask": mask, "external": external}
 
         def period(before: Any, part: Any) -> tuple[Any, Any]:
@@ -227,8 +247,7 @@ class FunctionLearner:
     def _block(self, items: Any) -> int:
         if self.block is not None:
             return self.block
-        length = jax.tree.leaves(items)[0].shape[0]
-        return even_block(length, default_block(self.plan, self.rule))
+        return even_block(_steps(items), default_block(self.plan, self.rule))
 
     def flatten(self, params: Any, state: Any, xs: Any) -> tuple[list[Any], States, list[Any]]:
         """Parameters, state and a sequence of inputs as the engine takes them."""
@@ -237,18 +256,27 @@ class FunctionLearner:
 
     def _prepare(
         self, params: Any, carry: Carry, xs: Any, ys: Any, mask: Any, external: Any
-    ) -> tuple[list[Any], States, dict[str, Any]]:
+    ) -> tuple[list[Any], States, Any, dict[str, Any]]:
+        """Everything that a sequence starts from and runs over, checked: parameters, states, trace and items."""
+        if not isinstance(carry, Carry):
+            raise TypeError(
+                f"A sequence starts from a carry and got {form_text(carry)}. Begin with `carry = learner.init(state)`, "
+                "and hand on the carry that each call returns."
+            )
         flat, states, inputs = self.flatten(params, carry.state, xs)
+        trace = self._trace_form.checked(carry.trace)
         items = {"inputs": inputs, "ys": ys, "mask": mask, "external": external}
-        length = inputs[0].shape[0]
-        for name, value in (("ys", ys), ("mask", mask), ("external", external)):
-            for leaf in jax.tree.leaves(value):
-                if jnp.ndim(leaf) < 1 or leaf.shape[0] != length:
-                    raise ValueError(
-                        f"`{name}` has an array of shape {jnp.shape(leaf)}, but the inputs have {length} steps. "
-                        "Every sequence has time as its first axis."
-                    )
-        return flat, states, items
+        length = _steps(inputs)
+        check_mask(mask, length)
+        for name, value in (("ys", ys), ("external", external)):
+            check_length(name, value, length)
+        if external is not None and self.rule.external is None:
+            raise ValueError(f"{self.rule.name} takes nothing beside the inputs: leave out `external`.")
+        return flat, states, trace, items
+
+    @functools.cached_property
+    def _trace_form(self) -> TraceForm:
+        return TraceForm(self.rule, self.plan)
 
     def _carry(self, states: States, trace: Any) -> Carry:
         return Carry(self.model.unflatten_state(states.hidden, states.other), trace)
@@ -279,13 +307,9 @@ class _Losses:
     def _one(self, outputs: Sequence[Any], y: Any, mask: Any) -> tuple[Any, Any]:
         out = self.learner.model.unflatten_output(outputs)
         found = self.loss(out, y) if self.targets else self.loss(out)
-        value, aux = found if self.has_aux else (found, None)
-        if jnp.shape(value) != () or not is_float(jnp.asarray(value)):
-            raise ValueError(
-                f"The loss of one step is {jnp.result_type(value)}{list(jnp.shape(value))}; it must be one floating "
-                "number. Sum or average over the batch inside the loss."
-            )
-        return (value if mask is None else value * mask), (value, aux)
+        value, aux = split_loss(found, self.has_aux)
+        number = checked_loss(value)
+        return (number if mask is None else number * mask), (number, aux)
 
     def _observed(self, steps: Step, outputs: Any, losses: Any) -> Any:
         return finite_flags(steps, outputs, losses) if self.learner.check_finite else None
@@ -297,10 +321,16 @@ def _flatten_sequence(model: FunctionModel, xs: Any) -> list[Any]:
     inputs = xs if several else (xs,)
     leaves = jax.tree.leaves(inputs)
     if not leaves or any(jnp.ndim(leaf) < 1 for leaf in leaves):
-        raise ExampleInputError("A sequence of inputs has time as its first axis; got an array without axes.")
-    lengths = sorted({leaf.shape[0] for leaf in leaves})
+        raise ExampleInputError(
+            f"A sequence of inputs is made of arrays with time as their first axis; got {form_text(xs)}."
+        )
+    lengths = sorted({jnp.shape(leaf)[0] for leaf in leaves})
     if len(lengths) > 1 or lengths[0] == 0:
         raise ExampleInputError(f"The inputs have {lengths} steps. Every input has the same number, at least one.")
     first = jax.tree.map(lambda a: a[0], inputs)
-    flat = model.flatten_inputs(*first)
+    flat = model.input_tree.flatten(first, ExampleInputError, sequence_advice(model.input_tree, inputs))
     return [jnp.asarray(leaf, one.dtype) for leaf, one in zip(leaves, flat, strict=True)]
+
+
+def _steps(items: Any) -> int:
+    return int(jax.tree.leaves(items)[0].shape[0])

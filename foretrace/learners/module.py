@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from brainstate.util import FlattedDict
 
+from foretrace._checks import optional_count, require_flag
 from foretrace.algorithms.config import ETraceConfig
 from foretrace.algorithms.d_rtrl import DRTRL
 from foretrace.algorithms.factored import Factors, effect_of, entered_of
@@ -25,6 +26,7 @@ from foretrace.engine.plan import Link
 from foretrace.engine.rule import Rule
 from foretrace.errors import NotSupportedError
 from foretrace.frontends import Role
+from foretrace.learners.alone import alone
 from foretrace.learners.data import Stacked, stack_inputs
 from foretrace.learners.driver import SequenceDriverMixin
 from foretrace.learners.executor import ETraceVjpGraphExecutor
@@ -67,7 +69,8 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         control_flow: What becomes of `cond`, `scan` and `while`.
         discover: Which operators are traced; see `foretrace.compile_etrace_graph`.
         block: Steps in a block; None to choose by size. It changes the speed alone.
-        check_finite: Whether `etrace_grad` and `etrace_train` report NaN and infinities where they first appear.
+        check_finite: Whether `etrace_grad`, `etrace_evolve` and `etrace_train` report NaN and infinities where they
+            first appear. States, traces and parameters are then as before the call.
         config: The rule by its parts, for the classes of D-RTRL, pp_prop and UORO: another rule with traces of the
             same kind.
         **rule_options: Options of the rule. `chunked_trace`, `snap_max_jacobian_elements` and `mode` of other
@@ -101,8 +104,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         given = [*rule_options, *(option for option, value in own.items() if value is not _DEFAULTS[option])]
         options = own | rule_options | by_position(type(self), positional, given)
         super().__init__(name=options.pop("name"))
-        if block is not None and (not isinstance(block, int) or isinstance(block, bool) or block < 1):
-            raise ValueError(f"`block` is a number of steps from 1 on, or None; got {block!r}.")
+        block, check_finite = optional_count("block", block), require_flag("check_finite", check_finite)
         method, policy = options.pop("vjp_method"), options.pop("control_flow")
         self.model, self.block, self.fast_solve, self.check_finite = model, block, options["fast_solve"], check_finite
         self.rule = self.make_rule(**options)
@@ -163,6 +165,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         """Draws the graph, or says it in words; see `ETraceGraphExecutor.show_graph`."""
         return self.executor.show_graph(path, verbose=verbose, return_msg=return_msg)
 
+    @alone
     def compile_graph(self, *inputs: Any, **named_inputs: Any) -> None:
         """Traces the model and makes the traces; nothing happens for inputs and states of the form as before.
 
@@ -355,8 +358,10 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
             What the model returns.
         """
         recorded, result = recorded_call(self, inputs, named_inputs)
-        if recorded:
-            return result
+        return result if recorded else self._step(inputs, named_inputs)
+
+    @alone
+    def _step(self, inputs: Sequence[Any], named_inputs: dict[str, Any]) -> Any:
         executor = self.executor
         stacked = self.stacked(inputs, named_inputs)
         params, hidden, other = executor.read(Role.PARAM, Role.HIDDEN, Role.OTHER)

@@ -7,6 +7,7 @@ of zero are added to its outputs and to its new states. The derivative of the lo
 for.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,8 +24,10 @@ from foretrace.engine.finite import finite_flags
 from foretrace.engine.plan import Plan
 from foretrace.engine.sequence import States, run_weighted
 from foretrace.frontends import Role
+from foretrace.learners.alone import lock_of
 from foretrace.learners.data import Stacked
 from foretrace.learners.executor import ETraceGraphExecutor
+from foretrace.learners.losses import checked_loss, split_loss
 
 StepFunction = Callable[..., Any]
 Shifts = tuple[list[Any], list[Any]]
@@ -136,23 +139,32 @@ def _recording(recorder: _Recorder) -> Iterator[None]:
 
 @contextmanager
 def _model_refused(model: brainstate.nn.Module) -> Iterator[None]:
-    """Within the block, a call of the model past its learner is an error: it would move the states a second time."""
+    """Within the block, a call of the model past its learner is an error: it would move the states a second time.
 
-    def update(*_: Any, **__: Any) -> Any:
+    The thread that records holds the lock of the model, so that the method below is put in place and taken away by one
+    thread at a time. A call from another thread waits until the recording is over.
+    """
+    run, lock, recording = model.update, lock_of(model), threading.get_ident()
+
+    def update(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != recording:
+            with lock:
+                return run(*args, **kwargs)
         raise ValueError(
             f"`step_fn` calls the model, {type(model).__name__}, itself. "
             "Call the learner instead: it runs the model, and takes the traces along."
         )
 
-    before = vars(model).get("update")
-    vars(model)["update"] = update
-    try:
-        yield
-    finally:
-        if before is None:
-            del vars(model)["update"]
-        else:
-            vars(model)["update"] = before
+    with lock:
+        before = vars(model).get("update")
+        vars(model)["update"] = update
+        try:
+            yield
+        finally:
+            if before is None:
+                del vars(model)["update"]
+            else:
+                vars(model)["update"] = before
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,10 +228,10 @@ def trace_step(
         with _recording(recorder):
             found = step_fn(*items)
         recorder.require_call()
-        loss, result = (None, found) if loss_shape is None else _split_loss(found, has_aux)
+        loss, result = (None, found) if loss_shape is None else split_loss(found, has_aux, "`step_fn`")
+        value = None if loss_shape is None else checked_loss(loss, loss_shape, "`step_fn`")
         loss_trees.append(jax.tree.structure(loss))
-        value = None if loss_shape is None else _checked_loss(loss, loss_shape)
-        flags = _finite(recorder, value, length or 1) if observed and value is not None else None
+        flags = _finite(recorder, value, length or 1) if observed else None
         return Called(value, result, recorder.steps, recorder.external, flags)
 
     plan = learner.executor.plan
@@ -240,9 +252,12 @@ def trace_step(
     )
 
 
-def _finite(recorder: _Recorder, loss: jax.Array, length: int) -> jax.Array:
-    """What of each step is finite; one loss for several steps counts as the last one's."""
-    losses = loss if jnp.shape(loss) else jnp.zeros(length, loss.dtype).at[-1].set(loss)
+def _finite(recorder: _Recorder, loss: jax.Array | None, length: int) -> jax.Array:
+    """What of each step is finite; one loss for several steps counts as the last one's, none as a finite one."""
+    if loss is None:
+        losses = jnp.zeros(length)
+    else:
+        losses = loss if jnp.shape(loss) else jnp.zeros(length, loss.dtype).at[-1].set(loss)
     return finite_flags(recorder.steps, recorder.outputs, losses)
 
 
@@ -258,23 +273,3 @@ def zero_shifts(plan: Plan, length: int | None) -> Shifts:
 
 def _added(values: Sequence[Any], shifts: Sequence[Any]) -> list[Any]:
     return [v if s is None else v + s for v, s in zip(values, shifts, strict=True)]
-
-
-def _split_loss(found: Any, has_aux: bool) -> tuple[Any, Any]:
-    if not has_aux:
-        return found, None
-    if not isinstance(found, tuple | list) or len(found) != 2:
-        raise ValueError("With `has_aux=True`, `step_fn` returns a pair `(loss, aux)`.")
-    return found[0], found[1]
-
-
-def _checked_loss(loss: Any, shape: tuple[int, ...]) -> Any:
-    leaves = jax.tree.leaves(loss)
-    if len(leaves) != 1 or jnp.shape(leaves[0]) != shape or not is_float(jnp.asarray(leaves[0])):
-        found = ", ".join(f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}" for leaf in leaves) or "nothing"
-        wanted = f"one floating number for each of its {shape[0]} steps" if shape else "one floating number"
-        raise ValueError(
-            f"`step_fn` returns {found} as its loss, and should return {wanted}. Sum or average over the batch; "
-            "return anything else as aux, with `has_aux=True`."
-        )
-    return jnp.asarray(leaves[0])

@@ -1,6 +1,7 @@
 """The learner class of each rule, and the names that people call the rules by."""
 
 import dataclasses
+import difflib
 import inspect
 from typing import Any
 
@@ -157,15 +158,15 @@ class ConfiguredAlgorithm(ETraceVjpAlgorithm):
 
 
 def _plain(name: str) -> str:
-    return name.lower().replace("_", "")
+    return name.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
 def find_rule(algorithm: Any) -> tuple[type[ETraceAlgorithm], dict[str, Any]]:
     """The learner class that a user means, and the options that follow from it.
 
     Args:
-        algorithm: A name, in any case and with or without underscores; a learner class, an `ETraceConfig`, or a rule of
-            `foretrace.algorithms`.
+        algorithm: A name, in any case, with underscores, hyphens or neither; a learner class, an `ETraceConfig`, or a
+            rule of `foretrace.algorithms`.
 
     Raises:
         ValueError: An unknown name; the message lists the known ones.
@@ -174,7 +175,9 @@ def find_rule(algorithm: Any) -> tuple[type[ETraceAlgorithm], dict[str, Any]]:
     if isinstance(algorithm, str):
         found = {_plain(name): learner for name, learner in RULES.items()}.get(_plain(algorithm))
         if found is None:
-            raise ValueError(f"There is no rule `{algorithm}`. The names are {', '.join(RULES)}.")
+            near = difflib.get_close_matches(_plain(algorithm), {_plain(name): name for name in RULES}, n=1)
+            meant = f" Did you mean `{next(n for n in RULES if _plain(n) == near[0])}`?" if near else ""
+            raise ValueError(f"There is no rule `{algorithm}`.{meant} The names are {', '.join(RULES)}.")
         return found, {}
     if inspect.isclass(algorithm) and issubclass(algorithm, ETraceAlgorithm):
         return algorithm, {}

@@ -154,7 +154,7 @@ class Run:
         return parameter_flags(params[: len(self.plan.program.params)], steps)
 
     def evolve(self, params: Sequence[Any], begin: Begin, items: Any) -> tuple[Begin, Any]:
-        """States and trace after a sequence, and what `step_fn` returned at each call."""
+        """States and trace after a sequence, and `(what step_fn returned, finite flags)` of each call."""
         size = self._calls_in_block(items)
         _, states, trace, results = drive(
             self.plan, self.rule, params, *begin, items, self._silent, size, gradients=False
@@ -206,7 +206,7 @@ class Run:
             return after, called
 
         states, called = scan_or_run(one, states, part)
-        return Ran(states, _row(called.steps), None, called.result, _row(called.external))
+        return Ran(states, _row(called.steps), None, (called.result, called.flags), _row(called.external))
 
     def _split(self, params: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         count = len(self.plan.program.params)

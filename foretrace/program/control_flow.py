@@ -137,14 +137,17 @@ class _Lowering:
         self.num_params = num_params
         self.sources: Sources = {}
         self.records: list[CompilationRecord] = []
+        self.is_differentiated = True  # whether a derivative of the present equation's outputs may be asked for
         self.booleans: dict[Var, Atom] = {}  # integers that were made of a boolean, as `cond` makes its index
 
     def run(self, jaxpr: Jaxpr, consts: Sequence[Atom], args: Sequence[Atom]) -> tuple[list[JaxprEqn], list[Atom]]:
         """The lowered equations of a jaxpr applied to these atoms, and its outputs."""
         names = bind_names(jaxpr, consts, args)
+        differentiated = _differentiated(jaxpr)
         eqns: list[JaxprEqn] = []
         for eqn in jaxpr.eqns:
             originals = eqn.outvars
+            self.is_differentiated = not differentiated.isdisjoint(originals)
             renamed = rename_eqn(eqn, names)
             new_eqns, outs = lowering_rules.get(eqn.primitive.name, _keep)(self, renamed)
             track(new_eqns, self.sources)
@@ -202,6 +205,15 @@ class _Lowering:
                 )
             message = f"holds the marked operator `{name}`, which is followed inside it."
             self.record(DiagnosticKind.PRIMITIVE_INSIDE_CONTROL_FLOW, eqn, message, operator=name)
+
+
+def _differentiated(jaxpr: Jaxpr) -> set[Var]:
+    """The variables that floating values lead from to an output: what a derivative of the outputs can ask for."""
+    found = {v for v in jaxpr.outvars if isinstance(v, Var) and is_float(v.aval)}
+    for eqn in reversed(jaxpr.eqns):
+        if not found.isdisjoint(eqn.outvars):
+            found |= {v for v in eqn.invars if isinstance(v, Var) and is_float(v.aval)}
+    return found
 
 
 def is_marked(eqn: JaxprEqn) -> bool:
@@ -319,14 +331,18 @@ def _lower_while(lowering: _Lowering, eqn: JaxprEqn) -> Lowered:
         lowering.record(DiagnosticKind.WHILE_KEPT, eqn, "is kept: no derivative runs through it.")
         return [eqn], list(eqn.outvars)
     names = lowering.names(positions)
-    if lowering.policy.while_hidden == "error":
+    if not lowering.is_differentiated:
+        message = f"is kept: only integers or booleans are made of its result, which have no derivative: {names}."
+        lowering.record(DiagnosticKind.WHILE_KEPT, eqn, message, positions=positions)
+    elif lowering.policy.while_hidden == "error":
         raise ControlFlowError(
             f"{names[0].upper()}{names[1:]} runs through the `while` at {source_line(eqn)}, whose number of rounds is "
             "not known, so its derivative cannot be followed. Use lax.scan or a fori_loop with static bounds, or "
             "ControlFlowPolicy(while_hidden='hold') to treat its result as a constant."
         )
-    message = f"is held constant, so no derivative passes it: {names}."
-    lowering.record(DiagnosticKind.WHILE_HELD_CONSTANT, eqn, message, DiagnosticLevel.WARNING, positions)
+    else:
+        message = f"is held constant, so no derivative passes it: {names}."
+        lowering.record(DiagnosticKind.WHILE_HELD_CONSTANT, eqn, message, DiagnosticLevel.WARNING, positions)
     emitter = Emitter(eqn)
     held = {v: emitter.stop_gradient(v) for v in dict.fromkeys(differentiated)}
     invars = [held.get(v, v) if isinstance(v, Var) else v for v in eqn.invars]

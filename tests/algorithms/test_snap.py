@@ -210,5 +210,5 @@ def test_refuses_past_the_limit_with_the_numbers() -> None:
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, True])
 def test_refuses_what_is_no_number_of_steps(n: Any) -> None:
-    with pytest.raises(ValueError, match="`n` is a number of steps"):
+    with pytest.raises((TypeError, ValueError), match="`n` is a number of steps"):
         SnAp(n)

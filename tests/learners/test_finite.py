@@ -8,6 +8,7 @@ import brainstate
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import foretrace as ft
@@ -159,3 +160,36 @@ def test_a_module_unchecked_returns_what_is_not_finite() -> None:
     restart(net, learner)
     found = learner.etrace_grad(jnp.full((3, 2, 3), jnp.nan), step_fn=lambda x: jnp.sum(learner(x)))
     assert not np.isfinite(found[("w",)]).all()
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "grad": lambda one, xs, options: one.etrace_grad(xs, step_fn=lambda x: total(one(x)), **options),
+    "evolve": lambda one, xs, options: one.etrace_evolve(xs, **options),
+    "train": lambda one, xs, options: one.etrace_train(
+        xs, step_fn=lambda x: total(one(x)), optimizer=optax.sgd(0.1), **options
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("grad", {}), ("grad", {"chunk_size": 2}), ("evolve", {}), ("evolve", {"chunk_size": 2}), ("train", {})],
+)
+def test_a_module_is_as_before_after_the_error(method: str, options: dict[str, Any]) -> None:
+    """The last of five steps is bad: with windows of two, the first two of three pieces were done already."""
+    net = Net(W)
+    learner = ft.compile(net, "D_RTRL", XS[0], check_finite=True)
+    learner(XS[0])
+    held = lambda: [net.w.value, net.v.value, net.grown.value, learner.etrace.value]
+    before = jax.tree.map(np.asarray, held())
+    with pytest.raises(ft.NonFiniteError, match=r"Input .* at step 4"):
+        METHODS[method](learner, XS[:5].at[4].set(jnp.nan), options)
+    jax.tree.map(np.testing.assert_array_equal, held(), before)
+    METHODS[method](learner, XS[:5], options)
+    assert np.isfinite(net.v.value).all()
+
+
+def test_evolving_a_function_is_checked_too() -> None:
+    learner = compiled()
+    with pytest.raises(ft.NonFiniteError, match=r"Input .* at step 7"):
+        learner.evolve({"w": W}, learner.init(STATE), NAN_AT_7)

@@ -231,10 +231,13 @@ def test_several_inputs_come_as_a_tuple() -> None:
         (dict(xs=XS[:, :, :2]), "shape|float64"),
         (dict(xs=XS[:0]), r"\[0\] steps"),
         (dict(ys=YS[:3]), "`ys` has an array of shape .* 7 steps"),
-        (dict(mask=MASK[:3]), "`mask` has an array of shape .* 7 steps"),
+        (dict(mask=MASK[:3]), r"`mask` has the shape \(3,\).* 7 steps"),
         (dict(mask=1.0), "`mask`"),
-        (dict(loss=lambda out, y: (out - y) ** 2), r"\[2, 2\]; it must be one floating number"),
-        (dict(loss=lambda out, y: jnp.argmax(out)), "must be one floating number"),
+        (
+            dict(loss=lambda out, y: (out - y) ** 2),
+            r"\[2, 2\] as the loss of a step, and should return one real floating number",
+        ),
+        (dict(loss=lambda out, y: jnp.argmax(out)), "should return one real floating number"),
         (dict(params={"w": PARAMS["w"]}), "u|read"),
     ],
 )
@@ -253,7 +256,7 @@ def test_a_state_of_another_form_is_refused() -> None:
 @pytest.mark.parametrize("option", ["block", "window"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, True])
 def test_bad_block_and_window_are_refused(option: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"`{option}` is a number of steps"):
+    with pytest.raises(ValueError if value in (0, -1) else TypeError, match=f"`{option}` is a number of steps"):
         ft.FunctionLearner(learner().graph, learner().rule, **{option: value})
 
 

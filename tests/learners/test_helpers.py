@@ -183,5 +183,5 @@ def test_only_a_synthesiser_can_be_trained() -> None:
     with pytest.raises(TypeError, match="no synthesiser"):
         ft.train_synthetic_gradient(ft.compile(Net(), "DNI", XS[0]), XS)
     learner = ft.compile(Net(), "DNI", XS[0], synthesizer=ft.SyntheticGradient())
-    with pytest.raises(ValueError, match="`chunk_size` is a whole number"):
+    with pytest.raises(ValueError, match="`chunk_size` is a number of steps"):
         ft.train_synthetic_gradient(learner, XS, chunk_size=0)

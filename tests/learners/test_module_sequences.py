@@ -225,7 +225,7 @@ WRONG: dict[str, tuple[Callable[..., Any], str]] = {
     "two calls": (lambda net, learner: lambda x, y: squared(learner(x) + learner(x), y), "more than once"),
     "model": (lambda net, learner: lambda x, y: squared(learner(x) + net(x), y), "calls the model, Net"),
     "other learner": (lambda net, learner: lambda x, y: squared(make()[1](x), y), "another learner"),
-    "no loss": (lambda net, learner: lambda x, y: learner(x), r"float64\[2, 2\] as its loss"),
+    "no loss": (lambda net, learner: lambda x, y: learner(x), r"float64\[2, 2\] as the loss of a step"),
     "loop": (
         lambda net, learner: lambda x, y: jnp.sum(brainstate.transform.for_loop(lambda _: learner(x), jnp.arange(2))),
         "inside another transformation",

@@ -1,0 +1,142 @@
+"""Checks of what users give: each names the option, says what was found, and what to give instead.
+
+A value of the wrong kind is a `TypeError`, one of the right kind that is out of range a `ValueError`. A bool is no
+number here, although Python counts with it. The checks stand below all layers, so that one question has one answer.
+"""
+
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+BELOW_ONE = math.nextafter(1.0, 0.0)
+"""The largest float below 1."""
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is an integer of Python or NumPy; a bool is none."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a real number of Python or NumPy; a bool and an array are none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+
+
+def require_count(name: str, value: Any, what: str = "steps", least: int = 1, or_else: str = "") -> int:
+    """A number of things as a Python int, checked.
+
+    Args:
+        name: The option.
+        value: What was given.
+        what: What is counted.
+        least: The smallest number that has a meaning.
+        or_else: What else the option may be, for the message.
+    """
+    wanted = f"`{name}` is a number of {what} from {least} on{or_else}"
+    if not is_whole(value):
+        raise TypeError(f"{wanted}; got {_shown(value)}, no Python int.")
+    if value < least:
+        raise ValueError(f"{wanted}; got {value!r}.")
+    return int(value)
+
+
+def optional_count(name: str, value: Any, what: str = "steps", least: int = 1) -> int | None:
+    """As `require_count`, with None for none."""
+    return None if value is None else require_count(name, value, what, least, ", or None")
+
+
+def require_number(name: str, value: Any, accepted: str, low: float = -math.inf, high: float = math.inf) -> float:
+    """A finite real number between two bounds, these included, checked.
+
+    Args:
+        name: The option.
+        value: What was given.
+        accepted: What to give, as in "a number in [0, 1]".
+        low: The smallest that is accepted.
+        high: The largest that is accepted.
+    """
+    if not is_number(value):
+        raise TypeError(f"`{name}` is {_shown(value)}. Give {accepted}, a plain Python number.")
+    if not math.isfinite(value) or not low <= value <= high:
+        raise ValueError(f"`{name}` is {value!r}. Give {accepted}.")
+    return float(value)
+
+
+def require_positive(name: str, value: Any, accepted: str) -> float:
+    """A finite number above zero, checked."""
+    return require_number(name, value, accepted, low=math.nextafter(0.0, 1.0))
+
+
+def require_flag(name: str, value: Any) -> bool:
+    """True or False, checked."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"`{name}` is True or False; got {_shown(value)}.")
+    return bool(value)
+
+
+def require_choice(name: str, value: Any, allowed: Sequence[str], meanings: Sequence[str] = ()) -> None:
+    """Refuses what is none of the allowed words."""
+    if isinstance(value, str) and value in allowed:
+        return
+    listed = (
+        [f"{word!r} ({meaning})" for word, meaning in zip(allowed, meanings, strict=True)]
+        if meanings
+        else list(map(repr, allowed))
+    )
+    raise ValueError(f"`{name}` is one of {', '.join(listed)}; got {_shown(value)}.")
+
+
+def require_floating_dtype(name: str, value: Any) -> np.dtype[Any] | None:
+    """A real floating dtype, checked; None stays None."""
+    if value is None:
+        return None
+    wanted = f"`{name}` is a floating dtype, such as 'float32' or 'bfloat16', or None for that of the states"
+    try:
+        dtype = jnp.dtype(value)
+    except TypeError as error:
+        raise TypeError(f"{wanted}; got {_shown(value)}.") from error
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"{wanted}; got {dtype.name}, which cannot hold a trace.")
+    return dtype
+
+
+def require_numeric(name: str, value: Any, accepted: str) -> None:
+    """Refuses what is neither a real number nor an array of them."""
+    try:
+        dtype = jnp.result_type(value) if hasattr(value, "dtype") else jnp.asarray(value).dtype
+    except (TypeError, ValueError):
+        dtype = None
+    if dtype is None or not any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+        raise TypeError(f"`{name}` is {_shown(value)}. Give {accepted}.")
+
+
+def require_function(name: str, value: Any, form: str = "") -> None:
+    """Refuses what cannot be called."""
+    if not callable(value):
+        raise TypeError(f"`{name}` is a function{f' {form}' if form else ''}; got {_shown(value)}.")
+
+
+def require_parts(name: str, value: Any, parts: Sequence[str], example: str) -> None:
+    """Refuses an object without some methods."""
+    if isinstance(value, type) or not all(callable(getattr(value, part, None)) for part in parts):
+        methods = " and ".join(f"`{part}`" for part in parts)
+        raise TypeError(f"`{name}` is an object with {methods}, such as {example}; got {_shown(value)}.")
+
+
+def require_optimizer(name: str, value: Any) -> None:
+    """Refuses what has not the `init` and `update` of an optax transformation."""
+    require_parts(name, value, ("init", "update"), "`optax.adam(1e-3)`")
+
+
+def _shown(value: Any) -> str:
+    """A value for a message: arrays and objects by their kind, which is what is wrong with them."""
+    if isinstance(value, jax.Array | np.ndarray):
+        return f"an array {value.dtype}{list(value.shape)}"
+    if value is None or isinstance(value, str | numbers.Number | bool | type):
+        return repr(value)
+    return f"a {type(value).__name__}"

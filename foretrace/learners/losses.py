@@ -1,0 +1,65 @@
+"""What a loss must be, for every learner: one real floating number for a step."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from foretrace.frontends.trees import form_text, is_quantity
+
+
+def checked_loss(loss: Any, shape: tuple[int, ...] = (), owner: str = "The loss") -> jax.Array:
+    """The number of a loss, without its unit.
+
+    Args:
+        loss: What the user's function returned.
+        shape: `()` for one step, `(k,)` for a window of `k` steps.
+        owner: The function, for messages.
+
+    Raises:
+        ValueError: Not one real floating number for each step.
+    """
+    value = loss.mantissa if is_quantity(loss) else loss
+    dtype = _dtype(value)
+    if dtype is not None and jnp.shape(value) == shape and jnp.issubdtype(dtype, jnp.floating):
+        return jnp.asarray(value)
+    raise ValueError(
+        f"{owner} returns {_found(loss)} as the loss of {f'{shape[0]} steps' if shape else 'a step'}, and should "
+        f"return one real floating number{' for each of them' if shape else ''}. {_advice(loss, value, dtype, shape)}"
+    )
+
+
+def split_loss(found: Any, has_aux: bool, owner: str = "the loss") -> tuple[Any, Any]:
+    """A loss and its auxiliary value, which is None without `has_aux`."""
+    if not has_aux:
+        return found, None
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise ValueError(f"With `has_aux=True`, {owner} returns a pair `(loss, aux)`; it returned {_found(found)}.")
+    return found[0], found[1]
+
+
+def _dtype(value: Any) -> Any:
+    """The dtype of an array or a number; None for anything else."""
+    try:
+        return None if isinstance(value, list | tuple | dict) else jnp.asarray(value).dtype
+    except (TypeError, ValueError):
+        return None
+
+
+def _found(loss: Any) -> str:
+    if loss is None:
+        return "None"
+    kind = type(loss).__name__
+    return f"a {kind} ({form_text(loss)})" if isinstance(loss, tuple | list | dict) else form_text(loss)
+
+
+def _advice(loss: Any, value: Any, dtype: Any, shape: tuple[int, ...]) -> str:
+    if loss is None:
+        return "Return the loss at the end of the function."
+    if dtype is None:
+        return "Return the number alone, and anything else as aux, with `has_aux=True`."
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return "Take the real part or the absolute value of a complex number."
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return "Integers and booleans have no derivative: compute the loss in floating numbers."
+    return "Sum or average over the batch inside of it." if not shape else "Sum or average over the batch of each step."
