@@ -4,6 +4,7 @@ A value of the wrong kind is a `TypeError`, one of the right kind that is out of
 number here, although Python counts with it. The checks stand below all layers, so that one question has one answer.
 """
 
+import inspect
 import math
 import numbers
 from collections.abc import Sequence
@@ -42,6 +43,13 @@ def require_count(name: str, value: Any, what: str = "steps", least: int = 1, or
         raise TypeError(f"{wanted}; got {_shown(value)}, no Python int.")
     if value < least:
         raise ValueError(f"{wanted}; got {value!r}.")
+    return int(value)
+
+
+def require_index(name: str, value: Any) -> int:
+    """A place in a list, from its start or, where negative, from its end; checked."""
+    if not is_whole(value):
+        raise TypeError(f"`{name}` is an index, a Python int; got {_shown(value)}.")
     return int(value)
 
 
@@ -115,10 +123,38 @@ def require_numeric(name: str, value: Any, accepted: str) -> None:
         raise TypeError(f"`{name}` is {_shown(value)}. Give {accepted}.")
 
 
+def require_array_like(name: str, value: Any) -> None:
+    """Refuses what is neither a number, nor an array, nor anything else with a shape and a numeric dtype."""
+    try:
+        jnp.result_type(value) if hasattr(value, "dtype") else jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"`{name}` is a tree of arrays and has {_shown(value)} in it.") from error
+
+
+def require_list(name: str, value: Any, accepted: str) -> list[Any]:
+    """The entries of a list, a tuple or an array, checked."""
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray | jax.Array) and value.ndim > 0):
+        return list(value)
+    raise TypeError(f"`{name}` is {_shown(value)}. Give {accepted}, in a list.")
+
+
 def require_function(name: str, value: Any, form: str = "") -> None:
     """Refuses what cannot be called."""
     if not callable(value):
         raise TypeError(f"`{name}` is a function{f' {form}' if form else ''}; got {_shown(value)}.")
+
+
+def call_problem(function: Any, count: int) -> str | None:
+    """Why a function cannot be called with so many arguments; None where it can, or where that is not known."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a function of C
+        return None
+    try:
+        signature.bind(*[None] * count)
+    except TypeError as error:
+        return str(error)
+    return None
 
 
 def require_parts(name: str, value: Any, parts: Sequence[str], example: str) -> None:

@@ -137,6 +137,8 @@ def ending_of(made: "Figure", path: str | os.PathLike[str]) -> str:
     Raises:
         ValueError: A format that matplotlib cannot write.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"`path` is the name of a file, such as 'picture.svg', or None; got a {type(path).__name__}.")
     ending = os.path.splitext(os.fspath(path))[1].lstrip(".").lower()
     if ending not in made.canvas.get_supported_filetypes():
         raise ValueError(f"A picture cannot be written to `{os.fspath(path)}`: end the name in .svg, .png or .pdf.")

@@ -9,6 +9,7 @@ import brainstate
 import jax
 import jax.numpy as jnp
 
+from foretrace._checks import is_whole, optional_count, require_choice, require_count, require_flag
 from foretrace.compiler import ETraceGraph, HiddenGroup, HiddenParamOpRelation, HiddenPerturbation, compile_program
 from foretrace.compiler.graph import Discover
 from foretrace.errors import ExampleInputError, NotSupportedError
@@ -64,6 +65,12 @@ def compile(
         (2, 4)
     """
     learner_class, chosen = find_rule(algorithm)
+    optional_count("batch_size", batch_size, "samples")
+    require_flag("vmap", vmap)
+    if not isinstance(verbose, bool):
+        require_count("verbose", verbose, "levels of detail", least=0)
+    if seed is not None and not is_whole(seed):
+        raise TypeError(f"`seed` is an int or None; got {seed!r}.")
     if not example_inputs:
         raise ExampleInputError("No example input was given. Pass the input of one step after the rule.")
     if isinstance(model, brainstate.nn.Module):
@@ -74,6 +81,11 @@ def compile(
     elif vmap:
         raise NotSupportedError(
             "`vmap=True` is for modules. A function's learner is pure: map its methods by `jax.vmap`."
+        )
+    elif batch_size is not None or seed is not None:
+        raise TypeError(
+            "`batch_size` and `seed` are for modules, whose states are made here. A function's state is given: make it "
+            "for the batch, and leave `batch_size` and `seed` out."
         )
     else:
         learner = _function_learner(model, learner_class, example_inputs, params, state, {**chosen, **options})
@@ -131,10 +143,12 @@ def _function_learner(
     state: Any,
     options: dict[str, Any],
 ) -> FunctionLearner:
-    options.pop("fast_solve", None)  # every solution is the fast one
+    require_flag("fast_solve", options.pop("fast_solve", True))
     own = {name: options.pop(name) for name in ("block", "window", "check_finite") if name in options}
     tracing = {name: options.pop(name) for name in ("control_flow", "discover") if name in options}
-    if options.pop("vjp_method", "single-step") == "multi-step" and "window" not in own:
+    method = options.pop("vjp_method", "single-step")
+    require_choice("vjp_method", method, ("single-step", "multi-step"))
+    if method == "multi-step" and own.get("window") is None:
         raise ValueError("`vjp_method='multi-step'` gives exact credit within windows: say how long with `window=`.")
     rule = learner_class.make_rule(**options)
     graph = compile_etrace_graph(step, *inputs, params=params, state=state, **tracing)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from foretrace._checks import require_choice
 from foretrace.algorithms.d_rtrl import DRTRL
 from foretrace.algorithms.dni import DNI
 from foretrace.algorithms.eprop import EProp
@@ -78,7 +79,8 @@ class ETraceConfig:
     window_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.update_schedule != "per_step" or self.window_size is not None:
+        is_per_step = isinstance(self.update_schedule, str) and self.update_schedule == "per_step"
+        if not is_per_step or self.window_size is not None:
             raise ValueError(
                 f"A rule gives gradients at every step; `update_schedule={self.update_schedule!r}` with "
                 f"`window_size={self.window_size!r}` is no part of it. Say when weights change by `update_every` of "
@@ -87,8 +89,7 @@ class ETraceConfig:
         if isinstance(self.temporal_recursion, tuple | list):
             object.__setattr__(self, "temporal_recursion", self._recursion_of_pair())
         for part, choices in PARTS.items():
-            if getattr(self, part) not in choices:
-                raise ValueError(f"`{part}` is one of {', '.join(choices)}; got {getattr(self, part)!r}.")
+            require_choice(part, getattr(self, part), choices)
         if self.combination not in _RULES:
             raise ValueError(f"No rule has {_words(self.combination)}. These have a meaning:\n{_table()}")
         for needed in _NEEDS.get(self.combination, ()):

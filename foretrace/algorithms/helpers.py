@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from foretrace._checks import require_count, require_number
+from foretrace._checks import require_count, require_number, require_numeric
 
 
 class FixedRandomFeedback:
@@ -38,6 +38,7 @@ class FixedRandomFeedback:
 
     def project(self, target: Any) -> jax.Array:
         """`B^T` times a vector `(..., n_target)`."""
+        require_numeric("target", target, f"a vector of {self.n_target} numbers, or several of them")
         target = jnp.asarray(target)
         if target.shape[-1:] != (self.n_target,):
             raise ValueError(f"The feedback takes vectors of {self.n_target} elements, not an array of {target.shape}.")

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from foretrace._checks import require_choice
 from foretrace.algorithms.outer_signal import OuterSignal, group_name
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.engine.plan import Plan
@@ -33,11 +34,9 @@ class OSTTP(OuterSignal):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.target_timing != "per-step":
-            raise ValueError(
-                f"`target_timing` is 'per-step', not {self.target_timing!r}. For targets at some steps alone, give "
-                "zeros at the others."
-            )
+        require_choice(
+            "target_timing", self.target_timing, ("per-step",), ("for some steps alone, give zeros at others",)
+        )
         if not isinstance(self.B_list, tuple | list):
             raise TypeError(f"`B_list` is a list with one entry for each group; got a {type(self.B_list).__name__}.")
         matrices = tuple(None if b is None else _matrix(k, getattr(b, "value", b)) for k, b in enumerate(self.B_list))

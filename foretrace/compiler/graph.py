@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from foretrace._checks import require_choice
 from foretrace._jax import Var, is_float
 from foretrace.compiler import rules as _rules  # noqa: F401  (registers the rules)
 from foretrace.compiler.findings import find_records
@@ -179,8 +180,7 @@ def compile_program(
     Returns:
         The graph.
     """
-    if discover not in ("auto", "marked", "all"):
-        raise ValueError(f"`discover` is 'auto', 'marked' or 'all', not {discover!r}.")
+    require_choice("discover", discover, ("auto", "marked", "all"))
     start = time.perf_counter()
     program = split_loops(info.program)
     states = program.hidden if hidden_states is None else hidden_states

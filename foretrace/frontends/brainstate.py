@@ -14,7 +14,13 @@ from typing import Any
 import brainstate
 
 from foretrace._jax import ClosedJaxpr, close_jaxpr, is_float, new_jaxpr
-from foretrace.errors import NotSupportedError, StateNotInitializedError
+from foretrace.errors import (
+    EmptyModelError,
+    NoRecurrentStateError,
+    NotSupportedError,
+    StateMismatchError,
+    StateNotInitializedError,
+)
 from foretrace.frontends.guarded_call import guarded_call
 from foretrace.frontends.module_info import ModuleInfo, Role, StateSlot
 from foretrace.frontends.tracing import example_input_errors, input_spec, require_float
@@ -71,10 +77,32 @@ def extract_module_info(
     output_tree = tree_spec(out_shapes, prefix=("output",))
 
     traced = stateful.get_jaxpr_by_cache(key)
-    program = _program(traced, states, slots, input_tree, output_tree, control_flow)
+    try:
+        program = _program(traced, states, slots, input_tree, output_tree, control_flow)
+    except (EmptyModelError, NoRecurrentStateError, StateMismatchError) as error:
+        written = {id(state) for state in stateful.get_write_states_by_cache(key)}
+        raise type(error)(f"{error} {_advice(error, states, slots, written)}") from error
     records = (*_untouched_records(retrieved, states), *_not_floating_records(states, slots))
     program = dataclasses.replace(program, diagnostics=(*records, *program.diagnostics))
     return _module_info(stateful, program, retrieved, states, slots, paths, input_tree, output_tree, control_flow)
+
+
+def _advice(error: Exception, states: Sequence[brainstate.State], slots: Sequence[StateSlot], written: set[int]) -> str:
+    """What a module that cannot be compiled probably lacks."""
+    if isinstance(error, StateMismatchError):
+        return (
+            "For a batch, the states are made for it: pass `batch_size=` to `foretrace.compile`, or to "
+            "`brainstate.nn.init_all_states`."
+        )
+    if isinstance(error, EmptyModelError):
+        return "What is to be trained is a `brainstate.ParamState`."
+    carried = [
+        f"`{path_name(slot.path)}` ({type(state).__name__})"
+        for state, slot in zip(states, slots, strict=True)
+        if id(state) in written and all(is_float(aval) for aval in slot.tree.avals)
+    ]
+    found = f" The step writes {', '.join(carried)}." if carried else ""
+    return f"A state with a history is a `brainstate.HiddenState`.{found}"
 
 
 def _make_random_keys(states: Iterable[brainstate.State]) -> None:

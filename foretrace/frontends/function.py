@@ -6,13 +6,13 @@ by the methods of `FunctionModel`, so that everything behind it computes with pl
 """
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
+from foretrace._checks import call_problem
 from foretrace._jax import is_float
 from foretrace.errors import ExampleInputError, StateMismatchError
 from foretrace.frontends.tracing import example_input_errors, input_spec, require_float
@@ -110,7 +110,7 @@ def trace_function(
             "No example input was given. Pass the input of one step after the step function; "
             "for a step without input, let it take a dummy scalar."
         )
-    _check_signature(step, params, state, example_inputs)
+    _check_signature(step, len(example_inputs))
     params_tree, state_tree = _arrays("params", params), _arrays("state", state)
     input_tree = input_spec(example_inputs)
     require_float(params_tree)
@@ -125,27 +125,22 @@ def trace_function(
     )
 
 
-def _check_signature(step: Step, *arguments: Any) -> None:
+def _check_signature(step: Step, count: int) -> None:
     """Refuses a step that cannot be called with parameters, state and inputs, before it is called."""
-    params, state, inputs = arguments
-    try:
-        signature = inspect.signature(step)
-    except (TypeError, ValueError):  # a function of C, whose signature is not known
+    problem = call_problem(step, 2 + count)
+    if problem is None:
         return
-    try:
-        signature.bind(params, state, *inputs)
-    except TypeError as error:
-        name = getattr(step, "__name__", type(step).__name__)
-        hint = ""
-        if jax.tree.leaves(step) != [step]:
-            hint = (
-                f" `{name}` is a tree of parameters itself: pass it as `params=`, and as the step a function that "
-                "calls it, such as `def step(module, state, x): state = module(x, state); return state, state`."
-            )
-        raise TypeError(
-            f"A step is called as `step(params, state, *inputs)`, here with {len(inputs)} input(s), and `{name}"
-            f"{signature}` cannot be: {error}.{hint}"
-        ) from error
+    name = getattr(step, "__name__", type(step).__name__)
+    hint = ""
+    if jax.tree.leaves(step) != [step]:
+        hint = (
+            f" `{name}` is a tree of parameters itself: pass it as `params=`, and as the step a function that calls "
+            "it, such as `def step(module, state, x): state = module(x, state); return state, state`."
+        )
+    raise TypeError(
+        f"A step is called as `step(params, state, *inputs)`, here with {count} input(s), and `{name}` cannot be: "
+        f"{problem}.{hint}"
+    )
 
 
 def _arrays(name: str, value: Any) -> TreeSpec:

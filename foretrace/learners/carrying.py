@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from foretrace._checks import require_optimizer
 from foretrace.engine.plan import Plan
@@ -41,10 +42,15 @@ def begin_optimizer(optimizer: Any, opt_state: Any, params: Any) -> Any:
     require_optimizer("optimizer", optimizer)
     if opt_state is None:
         return optimizer.init(params)
-    wanted: Any = jax.tree.structure(jax.eval_shape(optimizer.init, params))
-    if wanted != jax.tree.structure(opt_state):
+    wanted, found = _form(jax.eval_shape(optimizer.init, params)), _form(opt_state)
+    if wanted != found:
         raise ValueError(
             "`opt_state` is not the state of this optimizer for these parameters. Pass what the last call returned, or "
-            f"None to begin anew; got {jax.tree.structure(opt_state)}, where {wanted} was expected."
+            f"None to begin anew; got {found}, where {wanted} was expected."
         )
     return opt_state
+
+
+def _form(tree: Any) -> tuple[Any, list[tuple[int, ...]]]:
+    """The structure of a tree and the shapes of its leaves."""
+    return jax.tree.structure(tree), [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]

@@ -22,6 +22,7 @@ from foretrace.compiler.reporting.drawing import BORDER, EDGE, FACE
 from foretrace.compiler.reporting.tables import table
 from foretrace.compiler.reporting.words import HISTORY
 from foretrace.learners.function import Carry, FunctionLearner
+from foretrace.learners.losses import check_loss_call
 from foretrace.learners.module import ETraceAlgorithm
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def _of_function(
     if missing:
         raise TypeError(f"A learner of a function is compared with `{'`, `'.join(missing)}` given too.")
     state = state.state if isinstance(state, Carry) else state
-    length = len(jax.tree.leaves(xs)[0])
+    length = learner.flatten(params, state, xs)[2][0].shape[0]
     # Without a synthesiser DNI keeps nothing, so that a window of the whole length is BPTT and no more.
     whole = dataclasses.replace(learner, rule=DNI(), window=length)
 
@@ -202,6 +203,7 @@ def _of_module(
     inputs = xs if isinstance(xs, tuple) else (xs,)
     count = len(inputs)
     if step_fn is None:
+        check_loss_call(loss, targets=ys is not None)
         step_fn = lambda *items: loss(learner(*items[:count]), *items[count:])
     sequences = inputs if ys is None else (*inputs, ys)
     return (

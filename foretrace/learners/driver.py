@@ -16,13 +16,21 @@ import brainstate
 import jax
 import jax.numpy as jnp
 
-from foretrace._checks import optional_count, require_choice, require_count, require_function, require_numeric
+from foretrace._checks import (
+    optional_count,
+    require_choice,
+    require_count,
+    require_flag,
+    require_list,
+    require_numeric,
+)
 from foretrace.engine.rule import Rule
 from foretrace.engine.sequence import scan_blocks
 from foretrace.learners.alone import alone
 from foretrace.learners.carrying import TraceForm, begin_optimizer
 from foretrace.learners.data import MultiStepData, Stacked, has_marks
 from foretrace.learners.executor import ETraceVjpGraphExecutor
+from foretrace.learners.losses import check_step_call
 from foretrace.learners.recording import OtherForm, StepFunction, TracedStep, trace_step
 from foretrace.learners.run import Begin, Run
 from foretrace.learners.sequences import check_mask
@@ -109,6 +117,8 @@ class SequenceDriverMixin:
         """
         require_choice("reduction", reduction, ("mean", "sum"))
         require_choice("loss_output", loss_output, ("per_step", "masked", "scalar"))
+        require_flag("has_aux", has_aux)
+        require_flag("return_value", return_value)
         length = _checked_length(sequences, mask)
         chosen = self._chosen(weights)
         exact = self.executor.is_multi_step_vjp or _checked_chunk(chunk_size) > 1
@@ -294,7 +304,7 @@ class SequenceDriverMixin:
         shifted: bool = False,
     ) -> list[_Piece]:
         """The sequence as calls of `step_fn`, traced: of one step each, or of a window and maybe a shorter last one."""
-        require_function("step_fn", step_fn, "that calls the learner once and returns the loss of a step")
+        check_step_call(step_fn, len(sequences))
         items, size, length = (tuple(sequences), mask), _checked_chunk(chunk_size), _steps_of(sequences)
 
         def piece(items: Any, steps: int | None, loss_shape: tuple[int, ...]) -> _Piece:
@@ -338,6 +348,7 @@ class SequenceDriverMixin:
             chosen = dict(weights.items())
         else:
             several = [weights] if isinstance(weights, brainstate.ParamState | str) or _is_path(weights) else weights
+            several = require_list("weights", several, "parameters, their paths or names")
             chosen = dict(self._find(weight) for weight in several)
         strange = [key for key, state in chosen.items() if not isinstance(state, brainstate.ParamState)]
         if strange:
@@ -346,13 +357,10 @@ class SequenceDriverMixin:
 
     def _find(self, weight: Any) -> tuple[Path, brainstate.ParamState]:
         """A parameter and its path, by itself, its path or its name."""
-        found = [
-            (path, state)
-            for path, state in self.param_states.items()
-            if weight is state or weight == path or weight == path_name(path)
-        ]
-        if found:
-            return found[0]
+        named = weight if isinstance(weight, str) or _is_path(weight) else None
+        for path, state in self.param_states.items():
+            if weight is state or (named is not None and named in (path, path_name(path))):
+                return path, state
         if isinstance(weight, brainstate.ParamState):
             return ("external", weight.name or id(weight)), weight
         known = ", ".join(f"`{path_name(path)}`" for path in self.param_states)

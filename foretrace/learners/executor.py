@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from brainstate.util import FlattedDict
 
+from foretrace._checks import require_choice
 from foretrace.compiler import ETraceGraph, compile_program
 from foretrace.compiler.graph import Discover
 from foretrace.engine.plan import Plan, make_plan
@@ -284,8 +285,7 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
         discover: Discover = "auto",
     ) -> None:
         check_scope(include_recurrent_mixing, sparse_n, snap_max_jacobian_elements, full_jacobian)
-        if vjp_method not in ("single-step", "multi-step"):
-            raise ValueError(f"`vjp_method` is 'single-step' or 'multi-step', not {vjp_method!r}.")
+        require_choice("vjp_method", vjp_method, ("single-step", "multi-step"))
         super().__init__(model, control_flow=control_flow, discover=discover)
         self.vjp_method = vjp_method
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from foretrace._checks import optional_count, require_count, require_flag, require_function
+from foretrace._checks import optional_count, require_count, require_flag
 from foretrace.compiler import CompilationReport, ETraceGraph
 from foretrace.engine.blocks import default_block, even_block
 from foretrace.engine.evaluate import Step
@@ -22,7 +22,7 @@ from foretrace.errors import ExampleInputError
 from foretrace.frontends import FunctionModel
 from foretrace.frontends.trees import form_text
 from foretrace.learners.carrying import TraceForm, begin_optimizer
-from foretrace.learners.losses import checked_loss, split_loss
+from foretrace.learners.losses import check_loss_call, checked_loss, split_loss
 from foretrace.learners.sequences import check_length, check_mask, sequence_advice
 
 
@@ -131,6 +131,7 @@ class FunctionLearner:
             >>> grads.ravel().tolist(), losses.tolist()
             ([4.25, 4.25], [2.0, 3.0, 3.5])
         """
+        has_aux = require_flag("has_aux", has_aux)
         grads, carry, (losses, aux, flags) = self._grad(params, carry, xs, ys, mask, external, loss, has_aux)
         if self.check_finite:
             self._require_finite(parameter_flags(self.model.flatten_params(params), 1), flags, carry)
@@ -154,7 +155,7 @@ class FunctionLearner:
                 "The step returns no output, and the loss of a step reads nothing else. Return what the loss needs "
                 "beside the state, `return state, out`."
             )
-        require_function("loss", loss, "`loss(out, y)`, or `loss(out)` without targets")
+        check_loss_call(loss, targets=ys is not None)
         losses = _Losses(self, loss, ys is not None, has_aux)
         if self.window is None:
             total, states, trace, found = drive(

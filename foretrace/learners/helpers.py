@@ -1,6 +1,7 @@
 """Around learning: running gradients and traces as states of brainstate, and the training of DNI's synthesiser."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import brainunit as u
 import jax
 import jax.numpy as jnp
 
+from foretrace._checks import BELOW_ONE, require_array_like, require_number
 from foretrace.algorithms.dni import DNI, SyntheticGradient
 from foretrace.algorithms.dni import train_synthetic_gradient as train_synthesizer
 from foretrace.algorithms.helpers import unit_interval
@@ -19,6 +21,7 @@ from foretrace.engine.sequence import Ran, States, run_steps
 from foretrace.frontends import Role
 from foretrace.learners.data import MultiStepData
 from foretrace.learners.function import Carry, FunctionLearner
+from foretrace.learners.losses import check_loss_call, checked_loss
 from foretrace.learners.module import ETraceAlgorithm
 
 
@@ -68,6 +71,8 @@ class _Leaky(brainstate.ShortTermState):
     value: Any
 
     def __init__(self, init_value: Any, kept: float, taken: float) -> None:
+        for leaf in jax.tree.leaves(init_value):
+            require_array_like("init_value", leaf)
         super().__init__(jax.tree.map(jnp.asarray, init_value))
         self._kept, self._taken = kept, taken
 
@@ -129,10 +134,9 @@ def _decay(tau_or_decay: Any) -> Any:
                 "`brainstate.environ.set(dt=...)`, or give the decay of one step as a number."
             )
         return u.math.exp(-dt / tau_or_decay)
-    decay = float(u.get_magnitude(tau_or_decay))
-    if not 0.0 < decay < 1.0:
-        raise ValueError(f"A decay lies between 0 and 1; got {decay}. A time constant needs a unit, as `10 * u.ms`.")
-    return decay
+    accepted = "a decay between 0 and 1, or a time constant with a unit, as `10 * u.ms`"
+    smallest = math.nextafter(0.0, 1.0)
+    return require_number("tau_or_decay", u.get_magnitude(tau_or_decay), accepted, smallest, BELOW_ONE)
 
 
 def _is_shape(node: Any) -> bool:
@@ -140,7 +144,10 @@ def _is_shape(node: Any) -> bool:
 
 
 def _zeros(leaf: Any) -> jax.Array:
-    return jnp.zeros(leaf) if _is_shape(leaf) else jnp.zeros(jnp.shape(leaf), jnp.result_type(leaf))
+    if _is_shape(leaf):
+        return jnp.zeros(leaf)
+    require_array_like("grad_shape", leaf)
+    return jnp.zeros(jnp.shape(leaf), jnp.result_type(leaf))
 
 
 def train_synthetic_gradient(
@@ -194,6 +201,7 @@ def train_synthetic_gradient(
     rule = _dni_of(learner)
     options = dict(chunk_size=chunk_size, optimizer=optimizer, lr=lr, epochs=epochs)
     loss = _sum_of_squares if loss_fn is None else loss_fn
+    check_loss_call(loss, targets=False)
     if isinstance(learner, FunctionLearner):
         return _train_of_function(learner, rule, inputs, params, state, loss, options)
     if params is not None or state is not None:
@@ -261,7 +269,7 @@ def _init_states(learner: ETraceAlgorithm, batch_size: int | None) -> None:
 def _with_losses(plan: Plan, unflatten_output: Callable[..., Any], loss: Callable[[Any], Any]) -> Callable[..., Ran]:
     def forward(params: Any, states: States, inputs: Any) -> Ran:
         states, steps, outputs = run_steps(plan, params, states, inputs)
-        one = lambda outputs: loss(unflatten_output(outputs))
+        one = lambda outputs: checked_loss(loss(unflatten_output(outputs)))
         by_outputs = jax.vmap(jax.grad(one, allow_int=True))(outputs)
         return Ran(states, steps, Cotangents(by_outputs, [jnp.zeros_like(h) for h in steps.hidden]), None)
 

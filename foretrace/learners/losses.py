@@ -5,7 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from foretrace.frontends.trees import form_text, is_quantity
+from foretrace._checks import call_problem, require_function
+from foretrace.frontends.trees import form_text, is_quantity, tree_spec
 
 
 def checked_loss(loss: Any, shape: tuple[int, ...] = (), owner: str = "The loss") -> jax.Array:
@@ -35,7 +36,33 @@ def split_loss(found: Any, has_aux: bool, owner: str = "the loss") -> tuple[Any,
         return found, None
     if not isinstance(found, tuple | list) or len(found) != 2:
         raise ValueError(f"With `has_aux=True`, {owner} returns a pair `(loss, aux)`; it returned {_found(found)}.")
-    return found[0], found[1]
+    loss, aux = found
+    try:
+        tree_spec(aux, bare="aux")
+    except TypeError as error:
+        raise TypeError(f"The aux of {owner} is stacked over the steps, and {error} Return arrays as aux.") from error
+    return loss, aux
+
+
+def check_loss_call(loss: Any, targets: bool) -> None:
+    """Refuses a loss that cannot be called with an output and, where there are targets, a target."""
+    form = "`loss(out, y)`" if targets else "`loss(out)`"
+    require_function("loss", loss, form)
+    problem = call_problem(loss, 2 if targets else 1)
+    if problem:
+        given = "with targets" if targets else "without targets (`ys`)"
+        raise TypeError(f"A loss is called as {form} {given}, and this one cannot be: {problem}.")
+
+
+def check_step_call(step_fn: Any, count: int) -> None:
+    """Refuses a `step_fn` that cannot be called with one item of each of some sequences."""
+    require_function("step_fn", step_fn, "that calls the learner once and returns the loss of a step")
+    problem = call_problem(step_fn, count)
+    if problem:
+        raise TypeError(
+            f"`step_fn` gets one item of each of {count} sequences, and cannot be called so: {problem}. Let it take as "
+            "many arguments as there are sequences."
+        )
 
 
 def _dtype(value: Any) -> Any:

@@ -103,7 +103,10 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         own = dict(zip(_DEFAULTS, (name, vjp_method, fast_solve, trace_dtype, control_flow, config), strict=True))
         given = [*rule_options, *(option for option, value in own.items() if value is not _DEFAULTS[option])]
         options = own | rule_options | by_position(type(self), positional, given)
-        super().__init__(name=options.pop("name"))
+        given_name = options.pop("name")
+        if not isinstance(given_name, str | None):
+            raise TypeError(f"`name` is a text or None; got {given_name!r}.")
+        super().__init__(name=given_name)
         block, check_finite = optional_count("block", block), require_flag("check_finite", check_finite)
         method, policy = options.pop("vjp_method"), options.pop("control_flow")
         self.model, self.block, self.fast_solve, self.check_finite = model, block, options["fast_solve"], check_finite

@@ -118,7 +118,7 @@ def rule_of_config(owner: str, config: ETraceConfig, options: dict[str, Any]) ->
         raise TypeError(f"`config` is an `ETraceConfig`; got {type(config).__name__}.")
     options = {name: value for name, value in options.items() if value is not None}
     decay = options.pop("decay_or_rank", config.decay)
-    if decay != config.decay:
+    if decay is not config.decay and decay != config.decay:
         raise ValueError(f"`decay_or_rank={decay!r}` and `decay={config.decay!r}` of the config differ; give one.")
     rule = config.rule()
     return dataclasses.replace(rule, **own_options(owner, rule, options))  # type: ignore[type-var]

@@ -51,7 +51,13 @@ class _Conv(brainstate.nn.Module):
         }
         options: dict[str, Any] = {key: checked_count(layer, key, value) for key, value in counts.items()}
         options |= {key: checked_size(layer, key, value) for key, value in sizes.items()}
-        super().__init__(padding=padding, w_init=jnp.zeros, channel_first=channel_first, name=name, **options)
+        try:
+            super().__init__(padding=padding, w_init=jnp.zeros, channel_first=channel_first, name=name, **options)
+        except (AssertionError, IndexError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{layer}: `in_size` {in_size}, `kernel_size` {kernel_size}, `stride` {stride} and `padding` "
+                f"{padding!r} do not make a convolution: {error}"
+            ) from error
         self.w_initializer, self.b_initializer = w_init, b_init
         self.w_mask = fixed(layer, "w_mask", w_mask, self.kernel_shape, self.kernel_shape)
         params = {"weight": whole(layer, "w_init", w_init)(self.kernel_shape)}

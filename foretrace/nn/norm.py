@@ -20,6 +20,7 @@ from typing import Any
 import brainstate
 from brainstate import ParamState
 
+from foretrace.nn.parameters import checked_size
 from foretrace.ops import element_wise
 from foretrace.ops.units import ArrayLike
 
@@ -51,6 +52,8 @@ class _Marked:
                 f"{type(self).__name__}: `param_type` must have a method `execute(x)` that applies scale and bias; "
                 f"{param_type!r} has none. Give a subclass of `foretrace.nn.ScaleAndBias`."
             )
+        if args or "in_size" in options:
+            checked_size(type(self).__name__, "in_size", args[0] if args else options["in_size"])
         super().__init__(*args, param_type=param_type, **options)  # type: ignore[call-arg]
 
     def __init_subclass__(cls) -> None:

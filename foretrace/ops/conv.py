@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from foretrace._checks import is_whole, require_count
 from foretrace.ops.elementwise import add_bias
 from foretrace.ops.primitive import register_primitive
 from foretrace.ops.units import ArrayLike, Transform, product_unit, split_unit, split_weight
@@ -76,8 +77,8 @@ def conv(
         "padding": _padding(padding, space),
         "lhs_dilation": None if lhs_dilation is None else _per_axis("lhs_dilation", lhs_dilation, space),
         "rhs_dilation": None if rhs_dilation is None else _per_axis("rhs_dilation", rhs_dilation, space),
-        "feature_group_count": int(feature_group_count),
-        "batch_group_count": int(batch_group_count),
+        "feature_group_count": require_count("feature_group_count", feature_group_count, "groups"),
+        "batch_group_count": require_count("batch_group_count", batch_group_count, "groups"),
         "dimension_numbers": numbers,
     }
     _check_channels(array.shape, weight.shape, numbers, options)
@@ -99,10 +100,11 @@ def _dimension_numbers(x: tuple[int, ...], kernel: tuple[int, ...], numbers: Any
 
 
 def _per_axis(name: str, value: int | Sequence[int], space: int) -> tuple[int, ...]:
-    given = (int(value),) if isinstance(value, (int, np.integer)) else tuple(int(v) for v in value)
-    if len(given) not in (1, space) or min(given) < 1:
+    listed = isinstance(value, Sequence | np.ndarray)
+    given: tuple[Any, ...] = (value,) if is_whole(value) else tuple(value) if listed else ()  # type: ignore[arg-type]
+    if len(given) not in (1, space) or not all(is_whole(v) and v >= 1 for v in given):
         raise ValueError(f"conv: `{name}` needs one positive number for each of {space} axes of space, got {value!r}.")
-    return given * space if len(given) == 1 else given
+    return tuple(int(v) for v in (given * space if len(given) == 1 else given))
 
 
 def _padding(value: Padding, space: int) -> str | tuple[tuple[int, int], ...]:

@@ -6,6 +6,9 @@ the operator marked here is the dense product with that matrix, and both factors
 
 from typing import Any
 
+import jax.numpy as jnp
+
+from foretrace._checks import require_numeric
 from foretrace.ops.elementwise import add_bias
 from foretrace.ops.matmul import check_matmul, matmul_p
 from foretrace.ops.units import ArrayLike, Transform, product_unit, split_unit, split_weight
@@ -49,6 +52,11 @@ def lora_matmul(
         raise ValueError(
             f"lora_matmul: `B` of shape {first.shape} and `A` of shape {second.shape} do not fit. "
             "Expected B of shape (in, rank) and A of shape (rank, out)."
+        )
+    require_numeric("alpha", alpha, "a number that scales the product")
+    if jnp.shape(alpha):
+        raise ValueError(
+            f"lora_matmul: `alpha` is one number that scales the product, not an array of {jnp.shape(alpha)}."
         )
     weight = alpha * (first @ second)
     check_matmul("lora_matmul", array, weight)

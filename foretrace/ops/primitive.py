@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from foretrace._checks import require_flag
 from foretrace._jax import Primitive, ShapedArray, ad, batching, mlir
 
 TrainableInvarsFn = Callable[[Mapping[str, Any]], dict[str, int]]
@@ -201,6 +202,8 @@ def register_primitive(
         [6.0, 6.0]
     """
     _check_registration(name, impl_fn, trainable_invars_fn, x_invar_index, y_outvar_index)
+    require_flag("batched", batched)
+    require_flag("gradient_enabled", gradient_enabled)
     facts: dict[str, Any] = {
         "batched": batched,
         "gradient_enabled": gradient_enabled,

@@ -42,7 +42,12 @@ def split_weight(operator: str, name: str, value: ArrayLike, transform: Transfor
         return weight, unit
     if not callable(transform):
         raise TypeError(f"{operator}: the transform of `{name}` must be a function, got {transform!r}.")
-    return transform(weight), unit
+    made = transform(weight)
+    if not hasattr(made, "shape") or not hasattr(made, "dtype"):
+        raise TypeError(
+            f"{operator}: the transform of `{name}` must return an array, and returned {type(made).__name__}."
+        )
+    return made, unit
 
 
 def product_unit(first: Any, second: Any) -> Any:

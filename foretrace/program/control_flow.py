@@ -115,6 +115,11 @@ def lower_control_flow(
         >>> record.kind.value
         'cond_to_select'
     """
+    if not isinstance(policy, ControlFlowPolicy | None):
+        raise TypeError(
+            f"`control_flow` is a `foretrace.ControlFlowPolicy` or None; got {policy!r}. Give its choices by name, "
+            "such as `ControlFlowPolicy(while_hidden='hold')`."
+        )
     jaxpr = closed_jaxpr.jaxpr
     if not any(eqn.primitive.name in ("cond", "scan", "while") for eqn in jaxpr.eqns):
         return closed_jaxpr, ()

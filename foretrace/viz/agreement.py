@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from foretrace._checks import require_list
 from foretrace._look import INK, PAPER, SMALL
 from foretrace.compiler.reporting.words import HISTORY
 from foretrace.learners.comparing import ComparedGradient, GradientComparison
@@ -78,7 +79,12 @@ def gradient_agreement(
 def _by_rule(comparison: Comparisons) -> dict[str, GradientComparison]:
     if isinstance(comparison, GradientComparison):
         return {comparison.rule: comparison}
-    given = comparison if isinstance(comparison, Mapping) else dict(enumerate(comparison))
+    wanted = "results of `foretrace.compare_gradients`"
+    given = (
+        comparison
+        if isinstance(comparison, Mapping)
+        else dict(enumerate(require_list("comparison", comparison, wanted)))
+    )
     for one in given.values():
         if not isinstance(one, GradientComparison):
             raise TypeError(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from foretrace._checks import require_index, require_positive
 from foretrace._look import figure
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def of_trial(name: str, values: Any, trial: int | None) -> np.ndarray:
     count = array.shape[1]
     if trial is None and count > 1:
         raise ValueError(f"`{name}` has {count} trials, shape {array.shape}: say which is drawn with `trial=`.")
-    chosen = 0 if trial is None else trial
+    chosen = 0 if trial is None else require_index("trial", trial)
     if not -count <= chosen < count:
         raise ValueError(f"`{name}` has {count} trials; there is none of number {trial}.")
     return array[:, chosen]
@@ -108,8 +109,7 @@ def times(steps: int, dt: float | None) -> tuple[np.ndarray, str]:
     """
     if dt is None:
         return np.arange(steps), "step"
-    if not dt > 0:
-        raise ValueError(f"`dt` is the duration of a step in ms, above 0, or None to count steps; got {dt!r}.")
+    require_positive("dt", dt, "the duration of a step in ms, above 0, or None to count steps")
     return np.arange(steps) * dt, "time (ms)"
 
 

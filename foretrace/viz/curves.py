@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from foretrace._checks import require_list
 from foretrace._look import INK, PAPER, SMALL, series
 from foretrace.train.folder import METRICS, Record
 from foretrace.train.result import VALIDATION, Result
@@ -113,7 +114,9 @@ def _metrics(records: Mapping[str, list[Record]], asked: str | Sequence[str] | N
         for key, value in record.items()
         if value is not None and key != "iteration"
     )
-    names = [asked] if isinstance(asked, str) else list(DEFAULT if asked is None else asked)
+    names = [asked] if isinstance(asked, str) else list(DEFAULT)
+    if asked is not None and not isinstance(asked, str):
+        names = list(map(str, require_list("metrics", asked, "names of metrics")))
     if asked is None:
         names = [name for name in names if name in there] or list(there)[:1]
     missing = [name for name in names if name not in there]
@@ -126,7 +129,8 @@ def _metrics(records: Mapping[str, list[Record]], asked: str | Sequence[str] | N
 def _goals(goal: Any) -> list[Goal]:
     if goal is None:
         return []
-    goals = [goal] if isinstance(goal, tuple) and goal and isinstance(goal[0], str) else list(goal)
+    is_one = isinstance(goal, tuple) and goal and isinstance(goal[0], str)
+    goals = [goal] if is_one else require_list("goal", goal, "goals such as ('error', '<', 0.07)")
     for one in goals:
         if not isinstance(one, tuple) or len(one) != 3 or not isinstance(one[2], int | float):
             raise ValueError(f"A goal is a metric, a comparison and a value, ('error', '<', 0.07); got {one!r}.")

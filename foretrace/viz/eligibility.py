@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from foretrace._checks import is_whole, require_list
 from foretrace._look import PAPER, series
 from foretrace.learners.function import FunctionLearner
 from foretrace.learners.module import ETraceAlgorithm
@@ -116,9 +117,14 @@ def _synapses(name: str, trace: np.ndarray, asked: int | Sequence[Synapse]) -> l
         if asked < 1:
             raise ValueError(f"`synapses` is a number from 1 on, or a list of indices; got {asked}.")
         return _strongest(np.abs(trace).max(axis=0), asked)
-    chosen = [tuple(one) if isinstance(one, Sequence) else (one,) for one in asked]
+    listed = require_list("synapses", asked, "a number of lines, or indices of synapses")
+    chosen = [tuple(one) if isinstance(one, Sequence) else (one,) for one in listed]
     for one in chosen:
-        if len(one) != len(shape) or not all(0 <= i < n for i, n in zip(one, shape, strict=True)):
+        if (
+            not all(map(is_whole, one))
+            or len(one) != len(shape)
+            or not all(0 <= i < n for i, n in zip(one, shape, strict=True))
+        ):
             raise ValueError(f"`synapses` names {one}, and `{name}` has synapses of shape {shape}.")
     if not chosen:
         raise ValueError("`synapses` is empty: name at least one, or give a number.")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from foretrace._checks import is_number, is_whole
 from foretrace._look import PAPER, series
 from foretrace.viz.canvas import PathLike, canvas, plain
 
@@ -61,6 +62,9 @@ def _checked(table: Mapping[str, Mapping[int, float | None]]) -> dict[str, tuple
     for rule, by_length in table.items():
         if not isinstance(by_length, Mapping):
             raise ValueError(f"The memory of `{rule}` is a dict from numbers of steps to bytes; got {by_length!r}.")
+        for steps, size in by_length.items():
+            if not is_whole(steps) or not (size is None or is_number(size)):
+                raise TypeError(f"`{rule}` has {size!r} bytes at {steps!r} steps; give two plain numbers.")
         found = sorted((steps, size) for steps, size in by_length.items() if size is not None)
         if not found:
             raise ValueError(f"`{rule}` has no memory at any length: leave it out, or measure it.")

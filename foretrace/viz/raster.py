@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from foretrace._checks import is_number, require_list
 from foretrace._look import GROUND, INK, series
 from foretrace.tasks.picture import draw_phases, name_populations
 from foretrace.viz.canvas import PathLike, canvas, numbers, of_trial, times, unit_of
@@ -78,7 +79,7 @@ def spike_raster(
         places,
     ):
         _draw_spikes(places[0], fired, at, populations)
-        draw_phases(places[0], _checked_spans("phases", phases or (), len(fired)), dt or 1.0)
+        draw_phases(places[0], _checked_spans("phases", () if phases is None else phases, len(fired)), dt or 1.0)
         for place, potential in zip(places[1:], potentials, strict=False):
             _draw_potential(place, potential, at)
         if potentials and potentials[0].threshold is not None:
@@ -155,9 +156,9 @@ def _outputs(steps: int, outputs: Any, targets: Any, trial: int | None) -> dict[
 def _draw_spikes(axes: "Axes", fired: np.ndarray, at: np.ndarray, populations: "Sequence[Span] | None") -> None:
     steps, neurons = np.nonzero(fired)
     many = len(steps) > MOST_STROKES
-    total, middle = fired.shape[1], neurons + (0.5 if populations else 0)  # populations are ranges of an axis
+    total, middle = fired.shape[1], neurons + (0 if populations is None else 0.5)  # populations are ranges of an axis
     axes.vlines(at[steps], middle - 0.42, middle + 0.42, color=INK, linewidth=0.7, rasterized=many)
-    if populations:
+    if populations is not None:
         name_populations(axes, _checked_spans("populations", populations, total), total)
         axes.set_ylabel("neurons")
     else:
@@ -166,8 +167,9 @@ def _draw_spikes(axes: "Axes", fired: np.ndarray, at: np.ndarray, populations: "
 
 
 def _checked_spans(name: str, spans: "Sequence[Span]", total: int) -> "list[Span]":
-    for span in spans:
-        if len(span) != 3 or not 0 <= span[1] < span[2] <= total:
+    for span in require_list(name, spans, "ranges (name, start, stop)"):
+        is_span = isinstance(span, tuple | list) and len(span) == 3 and all(map(is_number, span[1:]))
+        if not is_span or not 0 <= span[1] < span[2] <= total:
             raise ValueError(f"`{name}` has {span!r}; give (name, start, stop) within 0 to {total}.")
     return list(spans)
 

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from foretrace._checks import require_index, require_list
 from foretrace.algorithms.dni import DNI
 from foretrace.engine.plan import Plan
 from foretrace.engine.rule import Block, Rule
@@ -178,6 +179,8 @@ def _slots(params: Sequence[Leaf], hidden: Sequence[Leaf], param: int, state: in
     """What is asked of a state: one thing, or of a state that holds several in its last axis, each of them."""
     leaf = hidden[state]
     shape = leaf.aval.shape
+    if trial is not None:
+        require_index("trial", trial)
     if trial is not None and not (shape and -shape[0] <= trial < shape[0]):
         raise ValueError(
             f"The state `{leaf.name}` has shape {shape}: there is no trial {trial}. A model without a batch axis takes "
@@ -194,8 +197,8 @@ def _chosen(what: str, asked: Names, leaves: Sequence[Leaf], known: Sequence[int
     if asked is None:
         return list(known)
     found: list[int] = []
-    for name in [asked] if isinstance(asked, str) else asked:
-        own = [k for k in known if name in (leaves[k].name, path_name(leaves[k].owner))]
+    for name in [asked] if isinstance(asked, str) else require_list(what, asked, "names"):
+        own = [k for k in known if str(name) in (leaves[k].name, path_name(leaves[k].owner))]
         if not own:
             there = ", ".join(f"`{leaves[k].name}`" for k in known)
             raise ValueError(f"`{what}` names `{name}`, of which there is no trace. There are {there}.")

@@ -298,6 +298,22 @@ def test_while_without_derivatives_is_kept():
     assert kinds(check(body)) == ["while_kept"]
 
 
+def test_while_of_which_only_whole_numbers_are_used_is_kept():
+    def body(w, h, x):
+        halved = lambda carry: (carry[0] * 0.5, carry[1] + 1)
+        _, rounds = jax.lax.while_loop(lambda carry: carry[0].sum() > 0.1, halved, (jnp.abs(h), 0))
+        return w * h + rounds
+
+    program = check(body)
+    assert kinds(program) == ["while_kept"]
+    assert program.diagnostics[0].hidden_paths == (("h0",),)
+
+
+def test_poisson_spikes_of_a_state_are_kept():
+    body = lambda w, h, x: w * h + 0.1 * jax.random.poisson(jax.random.key(0), jnp.exp(h))
+    assert set(kinds(check(body))) == {"while_kept"}
+
+
 # policy and records
 
 
