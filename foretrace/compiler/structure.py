@@ -167,15 +167,13 @@ def dense(eqn: JaxprEqn) -> Structure:
 def unknown(eqn: JaxprEqn) -> Structure:
     """The safe answer for a primitive that nothing is known of; who reads the structure learns its name."""
     name = frozenset([eqn.primitive.name])
-    return [
-        {i: Local(lambda local=local: local.block, mixing=True, unknown=name) for i, local in locals_.items()}
-        for locals_ in dense(eqn)
-    ]
+    return [{i: anything(out, source, name) for i, source in enumerate(eqn.invars)} for out in eqn.outvars]
 
 
-def anything(out: Atom, source: Atom) -> Local:
+def anything(out: Atom, source: Atom, unknown: frozenset[str] = frozenset()) -> Local:
     """Every element may depend on every element."""
-    return from_matrix(out, source, lambda: sparse.full(size_of(out), size_of(source)), mixing=True)
+    full = lambda: sparse.full(size_of(out), size_of(source))
+    return Local(lambda: Block(shape_of(out), shape_of(source), matrix=full()), mixing=True, unknown=unknown)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, eval_jaxpr, is_float, new_jaxpr
+from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, eval_jaxpr, held_jaxprs, is_float, new_jaxpr
 from foretrace.compiler.backward import nonlinear_calls
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.groups import HiddenGroup
@@ -199,9 +199,8 @@ def make_plan(graph: ETraceGraph) -> Plan:
 
 def has_own_backward_pass(eqn: JaxprEqn) -> bool:
     """Whether an equation is or holds a `custom_vjp`, which JAX cannot differentiate forward."""
-    inner = [getattr(value, "jaxpr", value) for value in jax.tree.leaves(list(eqn.params.values()))]
-    held = (other for jaxpr in inner if hasattr(jaxpr, "eqns") for other in jaxpr.eqns)
-    return "custom_vjp" in eqn.primitive.name or any(map(has_own_backward_pass, held))
+    inner = (other for body in held_jaxprs(list(eqn.params.values())) for other in body.jaxpr.eqns)
+    return "custom_vjp" in eqn.primitive.name or any(map(has_own_backward_pass, inner))
 
 
 def _made_of_parameters(graph: ETraceGraph) -> tuple[Var, ...]:

@@ -152,6 +152,6 @@ def embedding_lookup(eqn: JaxprEqn) -> Lookup | None:
     if any(axes[1] is not None or axes[0] != 0 for axes in eqn.params.get("vmap_axes", ())):
         return None
     index = LETTERS[: len(indices)]
-    row, feature = LETTERS[len(indices) : len(indices) + 2]
+    row, feature = LETTERS[len(indices)], LETTERS[len(indices) + 1]
     sizes = dict(zip(index, indices, strict=True)) | {row: rows, feature: features}
     return Lookup(1, row + feature, index + feature, index, row, sizes, lambda operands: [operands[0]], clip=False)
