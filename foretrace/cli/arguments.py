@@ -114,6 +114,32 @@ def _whole_from(lowest: int, text: str) -> int:
     return value
 
 
+def seed(text: str) -> int:
+    """A whole number of 64 bits, as an argument's type."""
+    value = _whole_from(-(2**63), text)
+    if value >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} has more than 64 bits")
+    return value
+
+
+def run_folder(text: str) -> Path:
+    """A folder, which need not be there yet, as an argument's type."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the name of the folder is empty")
+    if Path(text).exists() and not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a file, not a folder")
+    return Path(text)
+
+
+def output_file(text: str) -> Path:
+    """A file to write in a folder that is there, as an argument's type."""
+    if not text.strip() or Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of a file")
+    if not Path(text).parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {str(Path(text).parent)!r}")
+    return Path(text)
+
+
 def wholes(text: str) -> list[int]:
     """`64,128`: whole numbers from 1 on, as an argument's type."""
     return [whole(part) for part in text.split(",")]

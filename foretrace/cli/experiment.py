@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from foretrace.cli.arguments import CommandError, UsageError, as_usage, name_value, whole, whole_or_none
+from foretrace.cli.arguments import CommandError, UsageError, as_usage, name_value, seed, whole, whole_or_none
 from foretrace.cli.rules import RuleChoice, leak_of, rule_choices
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "nadam", "lion", "adagrad")
@@ -135,7 +135,7 @@ class Experiment:
                 )
         except FileExistsError as error:
             if folder is None or not Folder(folder).checkpoints:
-                raise UsageError(str(error)) from error
+                raise UsageError(error.strerror or str(error)) from error
             raise UsageError(f"`{folder}` holds a run: go on with it by --resume, or name another --folder.") from error
         except train.FolderInUseError as error:
             raise CommandError(str(error)) from error
@@ -172,7 +172,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     training.add_argument(
         "--validate-every", type=whole, default=VALIDATE_EVERY, metavar="N", help="iterations between validations"
     )
-    training.add_argument("--seed", type=int, default=0, help="of the first weights and of the trials")
+    training.add_argument("--seed", type=seed, default=0, help="of the first weights and of the trials")
 
 
 def make_experiment(options: argparse.Namespace) -> Experiment:
@@ -231,9 +231,16 @@ def _training(
         "rate_cost": options.rate_cost,
     }
     asked = {name: value for name, value in given.items() if value is not None}
+    for option in ("clip", "rate_target", "rate_cost"):
+        if not 0 <= asked.get(option, 0) < math.inf:
+            raise UsageError(f"--{option.replace('_', '-')} is a number from 0 on; got {asked[option]}.")
     chosen = {**published, **asked}
     rates = {name: chosen.pop(name, None) for name in ("rate_target", "rate_cost")}
-    if rates["rate_cost"] and (spiking or {"rate_target", "rate_cost"} & set(asked)):
+    if rates["rate_cost"] and rates["rate_target"] is None:
+        raise UsageError("--rate-cost needs a --rate-target, in Hz.")
+    if rates["rate_cost"] and {"rate_target", "rate_cost"} & set(asked) and not spiking:
+        raise UsageError("--rate-cost pulls firing rates, and the cell has no spikes: LIF, ALIF and GIF have.")
+    if rates["rate_cost"] and spiking:
         chosen |= rates
     elif "rate_target" in asked and not rates["rate_cost"]:
         raise UsageError("--rate-target needs a --rate-cost above 0.")
@@ -249,8 +256,8 @@ def _optimizer(chosen: Mapping[str, Any], task: Any, update_every: int | None) -
     except ImportError as error:
         raise ImportError("Training needs optax: pip install 'foretrace[train]'") from error
     rate = chosen["learning_rate"]
-    if not rate > 0:
-        raise ValueError(f"The learning rate is above 0; got {rate!r}.")
+    if not 0 < rate < math.inf:
+        raise ValueError(f"The learning rate is above 0 and finite; got {rate!r}.")
     if chosen["decay"] is not None:
         updates = math.ceil(task.n_steps / (update_every or task.n_steps))  # a schedule counts updates
         rate = optax.exponential_decay(rate, chosen["decay_every"] * updates, chosen["decay"], staircase=True)

@@ -101,10 +101,17 @@ def _run(options: argparse.Namespace) -> int:
     except UsageError as error:
         return _failed(options, error, f"{error}\n`foretrace {options.command} --help` lists what can be given.", USAGE)
     except Exception as error:
-        text = str(error).strip()
+        text = _words(error)
         said = text if isinstance(error, PLAIN) and text else f"{type(error).__name__}: {text}".rstrip(": ")
         hint = "" if isinstance(error, CommandError) else "\n(--traceback shows where)"
         return _failed(options, error, said + hint, FAILED)
+
+
+def _words(error: Exception) -> str:
+    """What an error says; of one of the system its words alone, where they say which file they are about."""
+    if isinstance(error, OSError) and error.strerror and error.filename is None:
+        return error.strerror.strip()
+    return str(error).strip()
 
 
 def _failed(options: argparse.Namespace, error: BaseException, text: str, code: int) -> int:

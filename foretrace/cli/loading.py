@@ -106,7 +106,7 @@ def _import_module(name: str) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise UsageError(f"There is no module `{name}` here. A file is named by its path: file.py:Name.") from error
         raise _not_imported(name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _not_imported(name, error) from error
 
 
@@ -123,7 +123,7 @@ def _import_file(path: Path) -> ModuleType:
     sys.path.insert(0, folder)  # for files beside it, as `python file.py` does
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _not_imported(str(path), error) from error
     finally:
@@ -131,7 +131,7 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _not_imported(name: str, error: Exception) -> CommandError:
+def _not_imported(name: str, error: BaseException) -> CommandError:
     return CommandError(f"`{name}` cannot be imported: {type(error).__name__}: {error}\n(--traceback shows where)")
 
 
@@ -171,7 +171,12 @@ def _is_step(function: Any) -> bool:
 def _made(factory: Any, call: tuple[Sequence[Any], dict[str, Any]]) -> Found:
     if not _takes(factory, *call):
         raise UsageError(f"`{factory.__name__}` takes {_signature(factory)}: give its arguments, as in --args '3, 16'.")
-    return _as_model(factory(*call[0], **call[1]), f"what `{factory.__name__}` returns")
+    try:
+        made = factory(*call[0], **call[1])
+    except Exception as error:
+        said = f"`{factory.__name__}` raised {type(error).__name__}: {error}"
+        raise CommandError(f"{said}\n(--traceback shows where)") from error
+    return _as_model(made, f"what `{factory.__name__}` returns")
 
 
 def _as_model(made: Any, what: str) -> Found:
@@ -212,10 +217,19 @@ def _takes(function: Any, args: Sequence[Any], named: dict[str, Any]) -> bool:
 
 
 def _beside(module: ModuleType, name: str, step: Any) -> Any:
+    import jax
+    import numpy as np
+
     if not hasattr(module, name):
         raise UsageError(
             f"`{step.__name__}` is a step function, and its module has no `{name}` beside it: name its parameters and "
             "its state with --params and --state, or name a function that returns (step, params, state)."
         )
     value = getattr(module, name)
-    return value() if callable(value) else value
+    value = value() if callable(value) else value
+    for leaf in jax.tree.leaves(value):
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex):
+            raise UsageError(
+                f"`{name}` beside `{step.__name__}` holds a {type(leaf).__name__}, where arrays are wanted."
+            )
+    return value

@@ -90,8 +90,12 @@ def rule_choice(
 
 
 def leak_of(settings: Mapping[str, Any], dt: float) -> float:
-    """What the potential of a network's neurons keeps in a step, by its time constant."""
-    return math.exp(-dt / float(settings.get("tau_m", 20.0)))
+    """What the potential of a network's neurons keeps in a step, by its time constant.
+
+    One that makes no sense is refused where the network is made.
+    """
+    tau = settings.get("tau_m", 20.0)
+    return math.exp(-dt / tau) if isinstance(tau, int | float) and tau > 0 else DECAY
 
 
 def _options(parts: list[str], text: str) -> dict[str, Any]:

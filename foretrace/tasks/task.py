@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
+from foretrace._records import require_declared
 from foretrace.tasks import scores
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class Task(abc.ABC):
             value = getattr(self, field.name)
             if isinstance(value, list):  # a task is a static argument of compiled functions, so it must have a hash
                 object.__setattr__(self, field.name, tuple(value))
+        require_declared(self, f"`{type(self).__name__}`")
         self.require_above(0, "dt")
 
     @property

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from foretrace._records import require_declared
+
 Params = dict[str, jax.Array]
 
 
@@ -42,18 +44,21 @@ def checked(kind: type[Any], cell: str, settings: Mapping[str, Any], **fixed: An
 
     Raises:
         TypeError: No such setting; the message lists those that there are.
-        ValueError: A time constant or a threshold that is not positive.
+        ValueError: A setting of another type, a time constant or a threshold that is not positive.
     """
     known = [f.name for f in dataclasses.fields(kind) if f.name not in fixed]
     strange = [name for name in settings if name not in known]
     if strange:
         raise TypeError(f"A network of {cell} has no setting `{strange[0]}`. It has {', '.join(known)}.")
     record = kind(**settings, **fixed)
+    require_declared(record, f"A network of {cell}")
     for name in known:
         value = getattr(record, name)
+        if name == "refractory" and not value >= 0:
+            raise ValueError(f"`{name}` is not negative; got {value!r}.")
         if (name.startswith("tau") or name == "threshold") and not value > 0:
             raise ValueError(f"`{name}` is above 0; got {value!r}.")
-        if name in ("layers", "d_model") and (not isinstance(value, int | None) or (value is not None and value < 1)):
+        if name in ("layers", "d_model") and value is not None and value < 1:
             raise ValueError(f"`{name}` is a whole number from 1 on; got {value!r}.")
     return record
 

@@ -206,7 +206,13 @@ class GIFSettings:
 
 def gif(key: Any, n_in: int, n_out: int, n_hidden: int, dt: float, settings: Mapping[str, Any]) -> Built:
     """GIF neurons with a slow current, one dense matrix over input and spikes, and a leaky readout of potentials."""
-    low, high = settings.get("tau_slow", GIFSettings.tau_slow)
+    slow_times = settings.get("tau_slow", GIFSettings.tau_slow)
+    try:
+        low, high = map(float, slow_times)
+    except (TypeError, ValueError):
+        low, high = 0.0, 0.0
+    if not 0 < low <= high:
+        raise ValueError(f"`tau_slow` is a shortest and a longest time, such as (100, 2250); got {slow_times!r}.")
     record = checked(GIFSettings, "GIF", {k: v for k, v in settings.items() if k != "tau_slow"}, tau_slow=(low, high))
     of_taus, of_weights, of_readout = jax.random.split(key, 3)
     taus = jax.random.uniform(of_taus, (n_hidden,), jnp.result_type(float), low, high)

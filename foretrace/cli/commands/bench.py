@@ -1,10 +1,9 @@
 """`foretrace bench`: how fast rules are on this machine, and what they keep, beside BPTT."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from foretrace.cli.arguments import add_command, name_value, whole, wholes
+from foretrace.cli.arguments import add_command, name_value, output_file, whole, wholes
 
 TEXT = """\
 Measures the gradient of one batch of sequences of random spikes for networks of a few sizes: its time, by several rules
@@ -31,8 +30,10 @@ def add(commands: Any) -> None:
     parser.add_argument("--inputs", type=whole, default=100, metavar="N", help="input channels")
     parser.add_argument("--steps", type=whole, default=200, metavar="N", help="steps of a sequence")
     parser.add_argument("--repeats", type=whole, default=5, metavar="N", help="calls; their median counts")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw memory against length, for the largest size")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the figures")
+    parser.add_argument(
+        "--plot", type=output_file, metavar="FILE", help="draw memory against length, for the largest size"
+    )
 
 
 def run(options: argparse.Namespace) -> None:

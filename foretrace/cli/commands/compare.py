@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from foretrace.cli.arguments import DONE, FAILED, UsageError, add_command, resumption
+from foretrace.cli.arguments import DONE, FAILED, UsageError, add_command, resumption, run_folder
 from foretrace.cli.experiment import Experiment, add_arguments, describe, make_experiment
 from foretrace.cli.rules import RuleChoice
 
@@ -32,7 +32,9 @@ def add(commands: Any) -> None:
     run_group.add_argument(
         "--rules", default="D_RTRL,pp_prop,EProp,BPTT", metavar="RULE,RULE,...", help="`foretrace rules` lists them"
     )
-    run_group.add_argument("--folder", type=Path, metavar="DIR", help="where results go (default: a new one in runs/)")
+    run_group.add_argument(
+        "--folder", type=run_folder, metavar="DIR", help="where results go (default: a new one in runs/)"
+    )
     run_group.add_argument("--resume", action="store_true", help="go on with the runs in --folder")
     run_group.add_argument("--quiet", action="store_true", help="no progress, results alone")
 

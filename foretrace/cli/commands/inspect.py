@@ -2,10 +2,9 @@
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
-from foretrace.cli.arguments import UsageError, add_command, add_rule_arguments, as_usage, whole_or_none
+from foretrace.cli.arguments import UsageError, add_command, add_rule_arguments, as_usage, output_file, whole_or_none
 from foretrace.cli.loading import Found, call_arguments, find_model, load, shape_of
 
 TEXT = """\
@@ -48,7 +47,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--level", type=int, choices=(0, 1, 2, 3), default=1, help="how much the text says")
     parser.add_argument("--code", action="store_true", help="print the step as readable Python too")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="how to print")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as one page that needs no network")
+    parser.add_argument(
+        "--html", type=output_file, metavar="FILE", help="write the report as one page that needs no network"
+    )
 
 
 def run(options: argparse.Namespace) -> None:

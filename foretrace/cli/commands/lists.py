@@ -3,10 +3,9 @@
 import argparse
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from foretrace.cli.arguments import add_command, as_usage, name_value
+from foretrace.cli.arguments import add_command, as_usage, name_value, output_file
 
 
 class Costs(NamedTuple):
@@ -55,7 +54,7 @@ def add(commands: Any) -> None:
     )
     tasks.add_argument("task", nargs="?", metavar="TASK", help="show the settings of this one")
     tasks.add_argument("--set", action="append", type=name_value, default=[], metavar="NAME=VALUE", help="a setting")
-    tasks.add_argument("--plot", type=Path, metavar="FILE", help="draw a trial of the task (.svg, .png, .pdf)")
+    tasks.add_argument("--plot", type=output_file, metavar="FILE", help="draw a trial of the task (.svg, .png, .pdf)")
     rules = add_command(
         commands,
         "rules",

@@ -17,6 +17,7 @@ from foretrace.cli.arguments import (
     add_command,
     add_rule_arguments,
     resumption,
+    run_folder,
     whole,
 )
 from foretrace.cli.experiment import Experiment, add_arguments, describe, make_experiment
@@ -52,7 +53,9 @@ def add(commands: Any) -> None:
         help="stop at the task's goal, or at one of your own: 'error<0.05'. Exit code 1 if it is not reached",
     )
     end.add_argument("--patience", type=whole, metavar="N", help="stop after so many validations without a lower loss")
-    end.add_argument("--folder", type=Path, metavar="RUN", help="where the run is saved (default: a new one in runs/)")
+    end.add_argument(
+        "--folder", type=run_folder, metavar="RUN", help="where the run is saved (default: a new one in runs/)"
+    )
     end.add_argument("--no-folder", action="store_true", help="save nothing")
     end.add_argument("--resume", action="store_true", help="go on with the run in --folder")
     end.add_argument("--checkpoint-every", type=whole, default=50, metavar="N", help="iterations between checkpoints")
@@ -64,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     from foretrace.train import DivergedError, Terminated
 
     experiment = make_experiment(options)
-    rule = experiment.rules(options.rule)[0] if not options.rule_set else _with_options(experiment, options)
+    rule = _rule(experiment, options)
     goal = goal_of(options.stop, experiment.task)
     check_folder(options)
     if not experiment.training["iterations"]:
@@ -87,9 +90,11 @@ def run(options: argparse.Namespace) -> int:
     return _finish(options, experiment, rule, result, goal)
 
 
-def _with_options(experiment: Experiment, options: argparse.Namespace) -> RuleChoice:
+def _rule(experiment: Experiment, options: argparse.Namespace) -> RuleChoice:
     from foretrace.cli.rules import rule_choice
 
+    if "," in options.rule:
+        raise UsageError(f"--rule is one rule; got {options.rule!r}. `foretrace compare` takes several.")
     return rule_choice(options.rule, dict(options.rule_set), experiment.rule_options, experiment.leak)
 
 
