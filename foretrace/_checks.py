@@ -96,7 +96,8 @@ def require_choice(name: str, value: Any, allowed: Sequence[str], meanings: Sequ
         if meanings
         else list(map(repr, allowed))
     )
-    raise ValueError(f"`{name}` is one of {', '.join(listed)}; got {_shown(value)}.")
+    words = " or ".join([", ".join(listed[:-1]), listed[-1]] if len(listed) > 1 else listed)
+    raise ValueError(f"`{name}` is {words}; got {_shown(value)}.")
 
 
 def require_floating_dtype(name: str, value: Any) -> np.dtype[Any] | None:

@@ -174,7 +174,7 @@ def test_parts_make_a_rule(name: str) -> None:
     [
         ({"trace_factorization": "io_factorized", "trace_filter": "kappa", "kappa": 0.5}, "These have a meaning"),
         ({"recurrence_scope": "coupled", "temporal_recursion": "scalar_leak"}, "These have a meaning"),
-        ({"learning_signal": "loud"}, "`learning_signal` is one of symmetric, random_feedback"),
+        ({"learning_signal": "loud"}, "`learning_signal` is 'symmetric', 'random_feedback'"),
         ({"recurrence_scope": "sparse_n"}, "needs `sparse_n`"),
         ({"decay": 0.9}, "no use for `decay=0.9`"),
         ({"kappa": 0.9}, "no use for `kappa=0.9`"),

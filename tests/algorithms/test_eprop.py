@@ -138,7 +138,7 @@ def test_blocks_change_nothing(name: str) -> None:
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(ValueError, match="'symmetric', 'random'"):
+    with pytest.raises(ValueError, match="'symmetric' or 'random'"):
         EProp(feedback="both")
     with pytest.raises(ValueError, match="kappa_filter_decay"):
         EProp(kappa_filter_decay=1.0)

@@ -187,7 +187,7 @@ MAKING: dict[str, Bad] = {
     "a config without its decay": Bad(
         lambda: ft.ETraceConfig(trace_factorization="io_factorized"), ValueError, "needs `decay`"
     ),
-    "a config of no rule": Bad(lambda: ft.ETraceConfig(trace_filter="low"), ValueError, "'none', 'kappa'"),
+    "a config of no rule": Bad(lambda: ft.ETraceConfig(trace_filter="low"), ValueError, "'none' or 'kappa'"),
 }
 
 FUNCTION: dict[str, Bad] = {
@@ -277,7 +277,7 @@ MODULE: dict[str, Bad] = {
     "a dict as loss": Bad(lambda: etrace_grad(step_fn=lambda x: {"loss": read(x)}), ValueError, "has_aux=True"),
     "a parameter that is not there": Bad(lambda: etrace_grad(weights="w_out"), ValueError, "It has `"),
     "a number as parameters": Bad(lambda: etrace_grad(weights=3), TypeError, "paths or names"),
-    "a reduction that is none": Bad(lambda: etrace_grad(reduction="median"), ValueError, "'mean', 'sum'"),
+    "a reduction that is none": Bad(lambda: etrace_grad(reduction="median"), ValueError, "'mean' or 'sum'"),
     "a window of no steps": Bad(lambda: etrace_grad(chunk_size=0), ValueError, "`chunk_size` is a number of steps"),
     "to train without an optimizer": Bad(lambda: etrace_train(optimizer=None), TypeError, "optax.adam"),
     "to train on a foreign state": Bad(lambda: etrace_train(opt_state=3), ValueError, "None to begin anew"),

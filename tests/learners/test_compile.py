@@ -227,5 +227,5 @@ def test_every_combination_is_a_rule_or_refused_with_the_list() -> None:
 def test_missing_numbers_and_unknown_parts_are_named() -> None:
     with pytest.raises(ValueError, match="needs `decay`"):
         ft.ETraceConfig(trace_factorization="io_factorized")
-    with pytest.raises(ValueError, match="`trace_filter` is one of 'none', 'kappa'"):
+    with pytest.raises(ValueError, match="`trace_filter` is 'none' or 'kappa'"):
         ft.ETraceConfig(trace_filter="low-pass")
