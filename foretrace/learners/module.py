@@ -225,6 +225,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
             batch_size: Where the model's states were made anew for another batch, that batch: the graph is compiled
                 for it.
         """
+        batch_size = optional_count("batch_size", batch_size, "samples")
         if batch_size is not None and not self.executor.states_fit():
             args, kwargs = self.executor.input_of_batch(batch_size)
             self.compile_graph(*args, **kwargs)

@@ -150,3 +150,11 @@ def test_goals_are_read():
     assert goal_of(True, task) == ("error", "<", 0.07)
     assert goal_of("accuracy >= 0.9", task) == ("accuracy", ">=", 0.9)
     assert goal_of(None, task) is None
+
+
+def test_an_option_of_a_rule_that_is_out_of_range_is_said_in_a_sentence(capsys):
+    arguments = ["--iterations", "1", "--no-folder", "--rule", "D_RTRL", "--rule-set", "trace_dtype=int32"]
+    assert main(["train", *SMALL, *arguments]) != 0
+    said = capsys.readouterr().err
+    assert "`trace_dtype` is a floating dtype" in said
+    assert "Traceback" not in said

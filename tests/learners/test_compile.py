@@ -229,3 +229,8 @@ def test_missing_numbers_and_unknown_parts_are_named() -> None:
         ft.ETraceConfig(trace_factorization="io_factorized")
     with pytest.raises(ValueError, match="`trace_filter` is 'none' or 'kappa'"):
         ft.ETraceConfig(trace_filter="low-pass")
+
+
+@pytest.mark.parametrize(("name", "rule"), [("e-prop", "EProp"), ("D-RTRL", "D_RTRL"), ("pp prop", "pp_prop")])
+def test_names_may_have_hyphens(name: str, rule: str) -> None:
+    assert ft.learners.rules.find_rule(name)[0].rule_class.name == rule
