@@ -81,3 +81,12 @@ def test_first_step_equals_bptt_where_a_parameter_is_the_state() -> None:
         {k: jnp.asarray(generator.normal(size=4)) for k in keys} for keys in (("gain", "bias"), ("h", "bias"))
     )
     check(case_of(step, params, state, jnp.asarray(generator.normal(size=(3, 4)))))
+
+
+def test_a_modulator_takes_the_place_of_what_the_loss_asks_where_a_product_is_the_state() -> None:
+    given = case("linear RNN, the product is the state")
+    params, (h,), other, ((x,), *_) = given.values
+    rule = algorithms.ThreeFactor(0.7)
+    inputs = [values[:1] for values in given.stacked]
+    (found,), *_ = advance(given, rule, rule.init(given.plan), params, States([h], other), inputs)
+    np.testing.assert_allclose(found, jnp.concatenate([x, h], -1).T @ jnp.full(h.shape, 0.7), rtol=1e-10)
