@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from foretrace._jax import Atom, JaxprEqn, Literal, source_line
 from foretrace.compiler.backward import call_name, nonlinear_calls
-from foretrace.compiler.history import Parameter, nonlinear_makers, uncredited_states
+from foretrace.compiler.history import Detour, Parameter, detour, nonlinear_makers, uncredited_states
 from foretrace.compiler.occurrences import Occurrence, OccurrenceKind
 from foretrace.compiler.patterns import Patterns
 from foretrace.compiler.relations import HiddenParamOpRelation
@@ -22,12 +22,17 @@ def find_records(
 ) -> list[CompilationRecord]:
     """Records of unknown primitives, backward passes that are not linear, odd marked operators, states without credit,
     and each parameter's occurrences."""
+    occurrences = list({id(o): o for parameter in parameters for o in parameter.occurrences}.values())
     return [
         *map(_unknown, patterns.unknown),
         *_not_linear(program, values, parameters, patterns),
         *(record for eqn in program.jaxpr.eqns for record in _mark_records(eqn, values)),
         *_without_credit(program, patterns),
-        *(record for parameter in parameters for record in _parameter_records(parameter, patterns, program)),
+        *(
+            record
+            for parameter in parameters
+            for record in _parameter_records(parameter, patterns, program, occurrences)
+        ),
     ]
 
 
@@ -113,7 +118,9 @@ def _nonlinear(call: JaxprEqn, follows: str) -> CompilationRecord:
     return CompilationRecord(DiagnosticKind.BACKWARD_NOT_LINEAR, DiagnosticLevel.WARNING, text, primitive=name)
 
 
-def _parameter_records(parameter: Parameter, patterns: Patterns, program: StepProgram) -> list[CompilationRecord]:
+def _parameter_records(
+    parameter: Parameter, patterns: Patterns, program: StepProgram, occurrences: Sequence[Occurrence]
+) -> list[CompilationRecord]:
     related = {id(relation.occurrence): relation for relation in parameter.relations}
     if not parameter.occurrences:
         text = f"Parameter `{parameter.name}` meets no data in this step: its gradient is zero, unless "
@@ -123,7 +130,7 @@ def _parameter_records(parameter: Parameter, patterns: Patterns, program: StepPr
     for occurrence in parameter.occurrences:
         relation = related.get(id(occurrence))
         if relation is None:
-            records.append(_excluded(parameter, occurrence, patterns, program))
+            records.append(_excluded(parameter, occurrence, patterns, program, occurrences))
             continue
         text = f"`{parameter.name}` reaches {_paths(relation.connected_hidden_paths)} by `{occurrence.primitive.name}`."
         records.append(_about(parameter, DiagnosticKind.RELATION_INCLUDED, DiagnosticLevel.INFO, text, relation))
@@ -136,7 +143,11 @@ def _parameter_records(parameter: Parameter, patterns: Patterns, program: StepPr
 
 
 def _excluded(
-    parameter: Parameter, occurrence: Occurrence, patterns: Patterns, program: StepProgram
+    parameter: Parameter,
+    occurrence: Occurrence,
+    patterns: Patterns,
+    program: StepProgram,
+    occurrences: Sequence[Occurrence],
 ) -> CompilationRecord:
     outs = program.hidden_outvars
     name, operator, y_var = parameter.name, occurrence.primitive.name, occurrence.y_var
@@ -154,9 +165,20 @@ def _excluded(
         kind, level = DiagnosticKind.RELATION_EXCLUDED_UNMARKED, DiagnosticLevel.WARNING
         text = f"`{name}` enters by a plain `{operator}` in a model that marks other operators. {keeps}"
     else:
-        kind, level = DiagnosticKind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT, DiagnosticLevel.WARNING
-        text = f"`{name}` in `{operator}` reaches states only through another weight or mixing. {keeps}"
+        kind, text = _behind(*detour(occurrence, program, patterns, occurrences))
+        level, text = DiagnosticLevel.WARNING, f"`{name}` in `{operator}` reaches states only {text} {keeps}"
     return _about(parameter, kind, level, text, operator=operator)
+
+
+def _behind(found: Detour, primitive: str) -> tuple[DiagnosticKind, str]:
+    """How to say what stands between an operator and the states."""
+    if found is not Detour.INDEX:
+        return DiagnosticKind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT, f"through {found.value} (`{primitive}`)."
+    text = (
+        f"through `{primitive}` at an index that data decides, which may mean any position. A buffer that is shifted "
+        "by a roll or a concatenation is followed; `RTRL` and `SnAp` follow this one too."
+    )
+    return DiagnosticKind.RELATION_EXCLUDED_INDEX_BY_DATA, text
 
 
 def _about(

@@ -73,7 +73,7 @@ def find_parameters(
         own = [o for o in occurrences if index in o.parameters]
         relevant = [o for o in own if any(patterns.reaches(o.y_var, out) for out in lasting)]
         traced = [related[id(o)] for o in relevant if id(o) in related]
-        lost = [r for o in relevant for r in _losses(o, related.get(id(o)), program, patterns)]
+        lost = [loss for o in relevant for loss in _losses(o, related.get(id(o)), program, patterns, occurrences)]
         lost += [_made_nonlinearly(call) for relation in traced for call in nonlinear_makers(relation, values)]
         reasons = tuple(dict.fromkeys(lost))
         history = _history(relevant, traced, reasons)
@@ -116,10 +116,11 @@ def _losses(
     relation: HiddenParamOpRelation | None,
     program: StepProgram,
     patterns: Patterns,
+    occurrences: Sequence[Occurrence],
 ) -> list[str]:
     """The paths of one occurrence that carry no history, one sentence each."""
     if relation is None:
-        return [_untraced(occurrence, program, patterns)]
+        return [_untraced(occurrence, program, patterns, occurrences)]
     y_var = occurrence.y_var
     losses = [
         f"reaches {_names([leaf.path])} through mixing"
@@ -145,7 +146,35 @@ def _touched(group: HiddenGroup, y_var: Var, patterns: Patterns) -> set[int]:
         touched |= more
 
 
-def _untraced(occurrence: Occurrence, program: StepProgram, patterns: Patterns) -> str:
+class Detour(enum.Enum):
+    """What stands between an occurrence and the states where no direct path leads there."""
+
+    WEIGHT = "another weight"
+    INDEX = "an index that data decides"
+    MIXING = "mixing"
+
+
+INDEXED = frozenset(
+    "gather dynamic_slice scatter dynamic_update_slice scatter-add scatter_add scatter-sub scatter_sub scatter-mul "
+    "scatter_mul scatter-min scatter_min scatter-max scatter_max".split()
+)
+
+
+def detour(
+    occurrence: Occurrence, program: StepProgram, patterns: Patterns, occurrences: Sequence[Occurrence]
+) -> tuple[Detour, str]:
+    """What keeps an occurrence from reaching a state directly, and the primitive that does it."""
+    operators = {o.y_var for o in occurrences if o.kind is OccurrenceKind.LINEAR}
+    found: dict[Detour, str] = {}
+    for eqn in patterns.first_mixing(occurrence.y_var, program.hidden_outvars):
+        indexed = Detour.INDEX if eqn.primitive.name in INDEXED else Detour.MIXING
+        found.setdefault(Detour.WEIGHT if operators & set(eqn.outvars) else indexed, eqn.primitive.name)
+    return next((kind, found[kind]) for kind in Detour if kind in found)
+
+
+def _untraced(
+    occurrence: Occurrence, program: StepProgram, patterns: Patterns, occurrences: Sequence[Occurrence]
+) -> str:
     if occurrence.is_loop:
         return "acts from one sub-step of a loop to the next through mixing"
     if occurrence.kind is OccurrenceKind.OPAQUE:
@@ -154,7 +183,7 @@ def _untraced(occurrence: Occurrence, program: StepProgram, patterns: Patterns) 
         return "enters through a plain operator of a model that marks others"
     if not any(patterns.reaches(occurrence.y_var, out) for out in program.hidden_outvars):
         return "reaches only states without credit"
-    return "reaches a state only through mixing"
+    return f"reaches a state only through {detour(occurrence, program, patterns, occurrences)[0].value}"
 
 
 def _leaks(group: HiddenGroup, touched: set[int], program: StepProgram, patterns: Patterns) -> list[str]:

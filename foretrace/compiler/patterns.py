@@ -34,6 +34,7 @@ Pattern = dict[int, Block]
 class Patterns:
     """What the analysis found; see `analyse`. `unknown` names the primitives on the way that nothing is known of."""
 
+    jaxpr: Jaxpr
     sources: tuple[Var, ...]
     cut: bool
     blocks: dict[Var, Pattern] = field(default_factory=dict)
@@ -68,6 +69,24 @@ class Patterns:
         """Whether some path with a mixing equation on it leads from `source` to `var`."""
         return not isinstance(var, Literal) and bool(self.mixed.get(var, 0) >> self._number[source] & 1)
 
+    def first_mixing(self, source: Var, outs: Sequence[Atom]) -> list[JaxprEqn]:
+        """The mixing equations where direct paths from `source` end that lead on to `outs`."""
+        leading: set[Atom] = set(outs)
+        for number in sorted(self.structures, reverse=True):
+            eqn = self.jaxpr.eqns[number]
+            for out, locals_ in zip(eqn.outvars, self.structures[number], strict=True):
+                operands = [eqn.invars[i] for i in locals_] if out in leading else []
+                leading |= {atom for atom in operands if not isinstance(atom, Literal)}
+        ends = [self._ends(number, source) & leading for number in self.structures]
+        return [self.jaxpr.eqns[number] for number, out in zip(self.structures, ends, strict=True) if out]
+
+    def _ends(self, number: int, source: Var) -> set[Var]:
+        """The outputs of an equation that mix what reaches it directly from `source`."""
+        eqn = self.jaxpr.eqns[number]
+        direct = {i for i, atom in enumerate(eqn.invars) if self.reaches_directly(source, atom)}
+        outputs = zip(eqn.outvars, self.structures[number], strict=True)
+        return {out for out, locals_ in outputs if any(i in direct and local.mixing for i, local in locals_.items())}
+
 
 def analyse(
     jaxpr: Jaxpr,
@@ -90,7 +109,7 @@ def analyse(
     Returns:
         The patterns, and which equations carry them.
     """
-    found = Patterns(tuple(sources), cut)
+    found = Patterns(jaxpr, tuple(sources), cut)
     known = Known(jaxpr, tuple(consts), by_value)
     defined = {out for eqn in jaxpr.eqns for out in eqn.outvars}
     for source in sources:

@@ -28,6 +28,7 @@ class DiagnosticKind(enum.StrEnum):
     RELATION_EXCLUDED_NON_TEMPORAL = "relation_excluded_non_temporal"
     RELATION_EXCLUDED_SHAPE_MISMATCH = "relation_excluded_shape_mismatch"
     RELATION_EXCLUDED_WEIGHT_TO_WEIGHT = "relation_excluded_weight_to_weight"
+    RELATION_EXCLUDED_INDEX_BY_DATA = "relation_excluded_index_by_data"
     RELATION_EXCLUDED_UNMARKED = "relation_excluded_unmarked"
     RELATION_EXCLUDED_NONLINEAR = "relation_excluded_nonlinear"
     RELATION_PARTIAL_PATH = "relation_partial_path"

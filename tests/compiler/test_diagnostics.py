@@ -259,6 +259,38 @@ def test_parameter_in_a_nonlinear_mixing_primitive_is_reported():
     assert (("w",), DiagnosticKind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT) in by_path
 
 
+def _scattered(buffer, place, row):
+    return buffer.at[place].set(row)
+
+
+def _updated(buffer, place, row):
+    return jax.lax.dynamic_update_slice(buffer, row[None], (place, 0, 0))
+
+
+def _gathered(buffer, place, row):
+    return 0.9 * buffer + jnp.tile(row, (4, 1, 1))[(place + jnp.arange(4)) % 4]
+
+
+@pytest.mark.parametrize("store", [_scattered, _updated, _gathered])
+def test_index_by_data_between_a_weight_and_its_state_is_named(store):
+    def step(params, state, x):
+        buffer = store(state["buffer"], state["place"], x @ params["w"])
+        return {"buffer": buffer, "place": (state["place"] + 1) % 4}, buffer
+
+    graph = compiled(step, state={"buffer": jnp.zeros((4, 2, 5)), "place": jnp.asarray(0)})
+    kept = [r for r in graph.diagnostics if r.kind is DiagnosticKind.RELATION_EXCLUDED_INDEX_BY_DATA]
+    assert [record.weight_path for record in kept] == [("w",)]
+    assert graph.parameters[0].reasons == ("reaches a state only through an index that data decides",)
+
+
+def test_another_weight_between_a_weight_and_its_state_is_named():
+    def step(params, state, x):
+        return {"v": 0.9 * state["v"] + (x @ params["first"]) @ params["w"]}, x
+
+    graph = compiled(step, params={"first": jnp.eye(3), "w": W})
+    assert graph.parameters[0].reasons == ("reaches a state only through another weight",)
+
+
 def test_states_of_different_shapes_that_meet_directly_are_reported():
     def step(params, state, x):
         v = 0.9 * state["v"] + x @ params["w"]

@@ -99,3 +99,15 @@ def bias_by_counter(rng):
 
     params = {"b": weight(rng, HIDDEN), "w": weight(rng, 3, WIDE)}
     return step, params, {"v": weight(rng, BATCH, WIDE), "count": jnp.asarray(0)}
+
+
+@lookups.function("buffer written at a pointer in the state", ["buffer"], {"w": "in-step", "decay": "all -> buffer"})
+def written_buffer(rng):
+    # The pointer may mean any row, so what is written mixes; what is already there only decays.
+    def step(params, state, x):
+        kept = jax.nn.sigmoid(params["decay"]) * state["buffer"]
+        buffer = kept.at[state["place"]].set(x @ params["w"])
+        return {"buffer": buffer, "place": (state["place"] + 1) % HIDDEN}, jnp.sin(buffer)
+
+    params = {"w": weight(rng, 3, WIDE), "decay": weight(rng, WIDE)}
+    return step, params, {"buffer": weight(rng, HIDDEN, BATCH, WIDE), "place": jnp.asarray(0)}
