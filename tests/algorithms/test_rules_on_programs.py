@@ -189,7 +189,7 @@ def check_vmap(seed: int, rule: str) -> None:
 CHECKS = {"blocks": check_blocks, "halves": check_halves, "batch": check_batch, "vmap": check_vmap}
 # The estimate of UORO is another one for each number of states, and agrees in its mean alone.
 PAIRS = [(check, rule) for rule in RULES for check in CHECKS if (check, rule) != ("batch", "UORO")]
-EACH = 40
+EACH = 12
 
 
 def seeds(number: int, first: int, last: int | None) -> Iterator[int]:

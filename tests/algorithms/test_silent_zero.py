@@ -1,7 +1,7 @@
 """No silent zero: at the first step every rule gives BPTT's gradient of a random program, or refuses by type.
 
-D-RTRL meets every program. The other rules take turns: three of them meet each one of the few here, one each of the
-many among the slow tests, so that every one of them meets more than two hundred.
+D-RTRL meets every program. The other rules take turns, one for each program: each of them meets two of the few here,
+and more than two hundred of the many among the slow tests.
 """
 
 from collections.abc import Sequence
@@ -24,37 +24,37 @@ UNDEFINED = {"reduce"}  # starts from a number that is not neutral: its value de
 MOST_REFUSED = 0.15
 
 
-def check(seeds: Sequence[int], each: int) -> None:
-    """Fails with every difference of some rules on the programs of these seeds."""
+def check(seeds: Sequence[int]) -> None:
+    """Fails with every difference of D-RTRL and of one other rule on each of the programs of these seeds."""
     said: list[str] = []
     refused: list[str] = []
     for seed in seeds:
         program = generate_wide(seed)
         if not UNDEFINED & set(program.operations):
-            rules = ["D_RTRL", *(OTHERS[(each * seed + k) % len(OTHERS)] for k in range(each))]
+            rules = ["D_RTRL", OTHERS[seed % len(OTHERS)]]
             said += differences(program, rules, lambda rule, why: refused.append(f"{rule}: {why}"))
     jax.clear_caches()
     if said:
         pytest.fail("\n".join(said), pytrace=False)
-    assert len(refused) <= MOST_REFUSED * len(seeds) * (1 + each), "\n".join(refused)
+    assert len(refused) <= MOST_REFUSED * 2 * len(seeds), "\n".join(refused)
 
 
 @pytest.mark.parametrize("first", range(0, QUICK, 13))
 def test_first_step_equals_bptt(first: int) -> None:
-    check(range(first, first + 13), each=3)
+    check(range(first, first + 13))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, MANY, CHUNK))
 def test_first_step_of_many_equals_bptt(first: int) -> None:
-    check(range(first, first + CHUNK), each=1)
+    check(range(first, first + CHUNK))
 
 
 def test_programs_have_what_faults_were_found_with() -> None:
-    names = {name for seed in range(150) for name in generate_wide(seed).operations}
+    names = {name for seed in range(80) for name in generate_wide(seed).operations}
     kinds = ("state_product", "state_projection", "state_skip", "state_copied", "output_old", "output_read_old")
     assert {*kinds, "state_product_marked", "state_coupled"} <= names
-    for family, least in {"lookup": 12, "mark": 12, "backward": 7, "fan": 7, "nonlinear": 2}.items():
+    for family, least in {"lookup": 8, "mark": 8, "backward": 6, "fan": 5, "nonlinear": 1}.items():
         assert len([name for name in names if name.startswith(f"{family}_")]) >= least, family
 
 
