@@ -16,6 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_checks": set(),
     "_jax": set(),
     "_look": set(),
+    "_records": set(),
     "errors": set(),
     "_precision": set(),
     "_versions": set(),
