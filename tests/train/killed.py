@@ -69,7 +69,9 @@ def main() -> None:
     for line in sys.stdin:
         process = os.fork()
         if process == 0:
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have turned it off
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have turned these off
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
             try:
                 os._exit(work(*json.loads(line)))
             except SystemExit as end:
