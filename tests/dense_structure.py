@@ -86,7 +86,7 @@ def _run_eqn(eqn: JaxprEqn, inputs: list[Any]) -> list[Any]:
     if name in NESTED:
         return NESTED[name](eqn.params, inputs)
     rule = RULES.get(name)
-    if rule is None:
+    if rule is None or any(np.size(value) == 0 for value in inputs):  # NumPy reduces nothing to no number
         return [_to_numpy(value) for value in bind_eqn(eqn, *inputs)]
     outputs = rule(eqn.params, *map(np.asarray, inputs))
     outputs = outputs if eqn.primitive.multiple_results else [outputs]

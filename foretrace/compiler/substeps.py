@@ -171,7 +171,7 @@ def _hoist(eqn: JaxprEqn, closed: ClosedJaxpr, outer: _Body) -> _Loop:
     kept: list[JaxprEqn] = []
     for body_eqn in inner.eqns:
         operands = [a for a in body_eqn.invars if not isinstance(a, Literal)]
-        if not operands or body_eqn.effects or not all(a in fixed or a in sliced for a in operands):
+        if body_eqn.effects or not all(a in fixed or a in sliced for a in operands):
             kept.append(body_eqn)
         elif all(a in fixed for a in operands):
             fixed |= zip(body_eqn.outvars, _once(body_eqn, fixed, outer), strict=True)

@@ -78,6 +78,17 @@ def own_weights(params, state, x):
     return {"v": v}, trace
 
 
+def looked_up(params, state, x):
+    """A row of a table at a position that the loop counts; the constant of the remainder is made within its body."""
+
+    def body(i, v):
+        row = jax.lax.dynamic_slice(params["r"], (i % jnp.int32(HIDDEN), jnp.zeros((), jnp.int32)), (1, HIDDEN))
+        return 0.9 * v + 0.1 * row * jnp.tanh(v) + x @ params["w"] + params["b"]
+
+    v = jax.lax.fori_loop(0, LENGTH, body, state["v"])
+    return {"v": v}, v
+
+
 STEPS = [direct, mixing, marked, sliced_backwards, nested, own_weights]
 
 
@@ -92,7 +103,7 @@ def flat_function(program):
     return function
 
 
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+@pytest.mark.parametrize("step", [*STEPS, looked_up], ids=lambda step: step.__name__)
 def test_split_program_has_the_same_values_and_derivatives(step):
     model = trace_function(step, X, params=PARAMS, state=STATE)
     split = split_loops(model.program)
