@@ -224,9 +224,9 @@ def _by_analysis(plan: Plan, group: HiddenGroup) -> Batch | None:
         seeds, with_input = _all_seeds(plan, group, axis)
         found = _carried(plan, seeds) or {}
         reached = [_of(found, atom) for atom in plan.program.output_outvars if is_float(atom.aval)]
-        outputs = tuple(_rows(own, size, leaf) for own, leaf in zip(reached, _outputs(plan), strict=True))
-        if with_input or any(len(rows) == size for rows in outputs):
-            return Batch(axis, size, outputs)
+        rows = [_rows(own, size) for own in reached]
+        if with_input or any(own is not None and len(own) == size for own in rows):
+            return Batch(axis, size, tuple(_told(own, leaf) for own, leaf in zip(rows, _outputs(plan), strict=True)))
     return None
 
 
@@ -296,8 +296,8 @@ def _all_seeds(plan: Plan, group: HiddenGroup, axis: int) -> tuple[dict[Var, Int
     return seeds, with_input
 
 
-def _rows(own: Interval, size: int, leaf: Leaf) -> np.ndarray:
-    """The flat numbers of an output's elements by sample, or in one row if all samples share it."""
+def _rows(own: Interval, size: int) -> np.ndarray | None:
+    """The flat numbers of an output's elements by sample, or in one row if all samples share it; None for neither."""
     shape, flat = own.least.shape, np.arange(own.least.size)
     least, greatest = own.least.reshape(-1), own.greatest.reshape(-1)
     if np.all(greatest < 0) and shape[:1] == (size,):  # made of nothing that has a derivative, such as tokens
@@ -308,7 +308,13 @@ def _rows(own: Interval, size: int, leaf: Leaf) -> np.ndarray:
         return flat.reshape(1, -1)
     if single.all() and np.all(counts == counts[0]):
         return np.argsort(least, kind="stable").reshape(size, -1)
+    return None
+
+
+def _told(rows: np.ndarray | None, leaf: Leaf) -> np.ndarray:
+    if rows is not None:
+        return rows
     raise NotSupportedError(
-        f"The output `{path_name(leaf.path)}` {shape} holds elements of single samples beside elements of several. "
-        "Return them apart, or use `feedback='symmetric'`."
+        f"The output `{path_name(leaf.path)}` {leaf.aval.shape} holds elements of single samples beside elements of "
+        "several. Return them apart, or use `feedback='symmetric'`."
     )

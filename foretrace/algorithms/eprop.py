@@ -64,6 +64,7 @@ class EProp(DRTRL):
 
     def init(self, plan: Plan) -> Any:
         states = super().init(plan)
+        self.feedback_weights(plan)  # refuses here what it cannot feed, not in the middle of a sequence
         if not self.kappa_filter_decay:
             return states
         chosen = filtered_groups(plan)
