@@ -12,13 +12,14 @@ from foretrace.algorithms.d_rtrl import DRTRL
 from foretrace.engine.plan import make_plan
 from online import walked_gradient
 from oracle import Oracle
-from random_programs import Program, generate
+from random_programs import Program, generate, generate_wide
 from zoo.solved import loss
 
 # Few programs that have, together, every operation of the first sixty; those before `RAGGED` run in ragged blocks too.
 QUICK = [1, 6, 11, 12, 21, 22, 23, 24, 27, 30, 33, 34, 37, 41, 45, 53, 54]
 QUICK += [62, 63, 117, 122, 140, 147, 150, 187, 191, 222, 260, 266, 275, 278, 323, 395]
 RAGGED, SLOW, CHUNK = 23, 2060, 20
+WIDE, WIDE_SLOW = [0, 1, 3, 6], 400
 STEPS = 4
 TOLERANCES = {
     "float32": 1e-4,
@@ -42,9 +43,9 @@ def dtypes(graph: ft.ETraceGraph) -> set[str]:
     return {str(var.aval.dtype) for eqn in graph.program.jaxpr.eqns for var in eqn.outvars}
 
 
-def problems(seed: int, blocks: tuple[int, ...]) -> list[str]:
+def problems(program: Program, blocks: tuple[int, ...]) -> list[str]:
     """Where the engine and the oracle differ."""
-    program = generate(seed)
+    seed = program.seed
     if UNDEFINED & set(program.operations):
         return []
     try:
@@ -73,13 +74,26 @@ def test_quick_programs_are_made_of_many_operations() -> None:
 @pytest.mark.parametrize("seed", QUICK)
 def test_equals_the_oracle(seed: int) -> None:
     # Single steps, and a block of 3 with one more step; from some seed on, all steps at once.
-    assert not problems(seed, (1, 3) if seed < RAGGED else (STEPS,))
+    assert not problems(generate(seed), (1, 3) if seed < RAGGED else (STEPS,))
+
+
+@pytest.mark.parametrize("seed", WIDE)
+def test_a_wide_program_equals_the_oracle(seed: int) -> None:
+    assert not problems(generate_wide(seed), (1, 3))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SLOW, CHUNK))
 def test_many_equal_the_oracle(first: int) -> None:
-    said = [problem for seed in range(first, first + CHUNK) for problem in problems(seed, (1, 3, STEPS))]
+    said = [problem for seed in range(first, first + CHUNK) for problem in problems(generate(seed), (1, 3, STEPS))]
+    jax.clear_caches()
+    assert not said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, WIDE_SLOW, CHUNK))
+def test_many_wide_programs_equal_the_oracle(first: int) -> None:
+    said = [problem for seed in range(first, first + CHUNK) for problem in problems(generate_wide(seed), (1, STEPS))]
     jax.clear_caches()
     assert not said
 
