@@ -5,7 +5,8 @@ The oldest one is the lower bound in `pyproject.toml`; a test compares the two, 
 
 import re
 import warnings
-from importlib.metadata import version
+
+import jax
 
 OLDEST_JAX = (0, 10, 2)
 NEWEST_JAX = (0, 12)
@@ -19,12 +20,12 @@ def check_jax(found: str | None = None) -> None:
     """Refuses a JAX that is too old, and warns of one that is newer than what was tested.
 
     Args:
-        found: Its version, by default that of the installed package.
+        found: Its version, by default that of the one that is installed.
 
     Raises:
         ImportError: It is older than the oldest supported one.
     """
-    found = found or version("jax")
+    found = found or jax.__version__
     numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:3])
     if numbers < OLDEST_JAX:
         raise ImportError(

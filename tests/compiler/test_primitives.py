@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import braintools
 import brainunit
 import jax
 import jax.numpy as jnp
@@ -50,6 +51,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     **{name: (getattr(lax, name), (SHEET, SHEET)) for name in TWO.split()},
     "acosh": (lambda v: lax.acosh(1.5 + unit(v)), (SHEET,)),
     "add_any": (lambda v: jax.grad(lambda u: jnp.sum(jnp.sin(u) * jnp.cos(u)))(v), (SHEET,)),
+    "heaviside": (braintools.surrogate.sigmoid, (SHEET,)),
     "clamp": (lambda low, v, high: lax.clamp(0.1 * low, v, 3.0 + high), (SHEET, SHEET, SHEET)),
     "complex": (lambda a, b: jnp.abs(lax.complex(a, b) ** 2 + jnp.conj(lax.complex(b, a))), (SHEET, SHEET)),
     "convert_element_type": (lambda v: v.astype(jnp.float32).astype(float), (SHEET,)),
