@@ -10,7 +10,7 @@ from foretrace.algorithms.d_rtrl import DRTRL
 from online import online_gradient, walked_gradient
 from zoo.solved import BY_NAME, STEPS, loss, solved
 
-BLOCKS = (1, 3)  # step by step; two blocks of 3 and a shorter one
+RAGGED = 3  # two blocks of 3 and a shorter one
 SOME = [
     "recurrent LIF",
     "marked LSTM, fused gates",
@@ -32,23 +32,24 @@ def agree(found: Any, expected: Any) -> None:
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-10, atol=1e-10 * scale)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in BY_NAME])
-def test_equals_the_oracle_in_blocks_of_any_size(name: str) -> None:
-    model = solved(name)
-    for block in BLOCKS:
-        agree(walked_gradient(model.graph, DRTRL(), loss, *model.values, block=block), model.online)
+def quick(name: str, block: int) -> bool:
+    """Blocks with a shorter one at the end hold for every model; single steps and one whole block for some."""
+    return block == RAGGED or name in SOME
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "block"),
     [
-        pytest.param(name, marks=[pytest.mark.xdist_group(name), *([] if name in SOME else [pytest.mark.slow])])
+        pytest.param(
+            name, block, marks=[pytest.mark.xdist_group(name), *([] if quick(name, block) else [pytest.mark.slow])]
+        )
         for name in BY_NAME
+        for block in (1, RAGGED, STEPS)
     ],
 )
-def test_equals_the_oracle_in_one_block_of_seven(name: str) -> None:
+def test_equals_the_oracle_in_blocks_of_any_size(name: str, block: int) -> None:
     model = solved(name)
-    agree(walked_gradient(model.graph, DRTRL(), loss, *model.values, block=STEPS), model.online)
+    agree(walked_gradient(model.graph, DRTRL(), loss, *model.values, block=block), model.online)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in BY_NAME])
@@ -86,5 +87,5 @@ def test_vmap_over_parameters_and_states(name: str) -> None:
 
     found = jax.vmap(gradient)(scaled)
     agree([g[0] for g in found], model.online)
-    alone = walked_gradient(model.graph, DRTRL(), loss, [p[1] for p in scaled], hidden, other, inputs, block=BLOCKS[1])
+    alone = walked_gradient(model.graph, DRTRL(), loss, [p[1] for p in scaled], hidden, other, inputs, block=RAGGED)
     agree([g[1] for g in found], alone)
