@@ -41,9 +41,13 @@ def scattered(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # The functions whose primitive has the same name, by what their operands must be.
-ANY = "abs asinh atan bessel_i0e bessel_i1e cbrt cos cosh erf erfc exp exp2 expm1 logistic neg sin sinh square tan tanh"
+ANY = (
+    "abs asinh atan bessel_i0e bessel_i1e cbrt cos cosh erf erfc exp exp2 expm1 logistic neg sign sin sinh square tan "
+)
+ANY += "tanh"
 BETWEEN_ZERO_AND_ONE = "acos asin atanh digamma erf_inv lgamma log log1p rsqrt sqrt"
 TWO = "add atan2 max min mul rem sub"
+TWO += " nextafter" if lax.nextafter_p in ad.primitive_jvps else ""  # since JAX 0.12
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     **{name: (getattr(lax, name), (SHEET,)) for name in ANY.split()},
