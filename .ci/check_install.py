@@ -74,12 +74,11 @@ def run(where: Path, command: str) -> str | None:
     """What is wrong with how a command ends, if anything."""
     program = where / "env" / "bin" / "foretrace"
     ended = subprocess.run([program, *command.split()], cwd=where, capture_output=True, text=True, timeout=600)
-    said = ended.stderr.strip().splitlines()
-    helps = len(said) == 1 and NAMES_A_PACKAGE.search(said[0])
-    print(
-        f"  {command.split(' --')[0]:<30} {'works' if not ended.returncode else said[-1] if said else '?'}", flush=True
-    )
-    if ended.returncode == 0 or helps:
+    advice = [line for line in ended.stderr.splitlines() if NAMES_A_PACKAGE.search(line)]
+    helps = len(advice) == 1 and "Traceback" not in ended.stderr
+    answer = "works" if ended.returncode == 0 else advice[0] if helps else "fails"
+    print(f"  {command.split(' --')[0]:<30} {answer}", flush=True)
+    if answer != "fails":
         return None
     return f"`foretrace {command}` ended with {ended.returncode}: {ended.stderr.strip()[-400:]}"
 
