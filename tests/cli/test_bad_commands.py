@@ -98,7 +98,7 @@ BAD = {  # what is typed, its exit code, and words of the answer
     f"{STEP} --input x": (2, "'x' is no shape"),
     f"{STEP} --html nowhere/x.html": (2, "there is no folder 'nowhere'"),
     f"{STEP} --rule BPTT": (2, "name an online rule"),
-    f"{STEP} --level 9": (2, "--level: invalid choice"),
+    f"{STEP} --level 9": (2, "(choose from 0, 1, 2, 3)"),
     "bench --sizes ''": (2, "--sizes"),
     "bench --cell nothing": (2, "no cell 'nothing'"),
     "bench --cell-set tau_m=x --sizes 2": (2, "tau_m='x'; give a finite number"),

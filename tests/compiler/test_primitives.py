@@ -55,6 +55,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     **{name: (getattr(lax, name), (SHEET, SHEET)) for name in TWO.split()},
     "acosh": (lambda v: lax.acosh(1.5 + unit(v)), (SHEET,)),
     "add_any": (lambda v: jax.grad(lambda u: jnp.sum(jnp.sin(u) * jnp.cos(u)))(v), (SHEET,)),
+    "complex_sign": (lambda v: lax.real(lax.sign(lax.complex(v, v + 1.0))), (SHEET,)),
     "heaviside": (braintools.surrogate.sigmoid, (SHEET,)),
     "clamp": (lambda low, v, high: lax.clamp(0.1 * low, v, 3.0 + high), (SHEET, SHEET, SHEET)),
     "complex": (lambda a, b: jnp.abs(lax.complex(a, b) ** 2 + jnp.conj(lax.complex(b, a))), (SHEET, SHEET)),
