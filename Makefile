@@ -28,7 +28,7 @@ $(VENV)/.installed-%: pyproject.toml | $(PYTHON)
 	$(PYTHON) -m pip install --quiet --editable '.[$*]'
 	@touch $@
 
-demo: $(VENV)/.installed-all  ## train a spiking network online, beside BPTT, and plot it
+demo: $(VENV)/.installed-viz,train  ## train a spiking network online, beside BPTT, and plot it
 	$(PYTHON) -m foretrace.cli.demo
 
 test: $(VENV)/.installed-test  ## run the tests

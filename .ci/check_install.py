@@ -12,10 +12,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-EXTRAS = ("", "viz", "train", "models", "data", "all")
+EXTRAS = ("", "brainstate", "viz", "train", "models", "data", "flax", "equinox", "all")
 
 MODEL = """
 import jax.numpy as jnp
+
+import foretrace as ft
 
 params, state = {"w": jnp.ones((3, 4))}, jnp.zeros(4)
 
@@ -23,6 +25,10 @@ params, state = {"w": jnp.ones((3, 4))}, jnp.zeros(4)
 def step(params, state, x):
     state = 0.9 * state + x @ params["w"]
     return state, state
+
+
+def module():
+    return ft.nn.GRUCell(3, 4)
 """
 
 SMALL = "--hidden 4 --batch 2 --iterations 1 --quiet"
@@ -34,6 +40,7 @@ COMMANDS = (
     "rules",
     "inspect model.py:step --input 3",
     "inspect model.py:step --input 3 --html net.html",
+    "inspect model.py:module --input 3",
     f"train evidence {TRIAL} {SMALL} --folder train",
     f"train digits {SMALL} --folder digits",
     f"compare evidence {TRIAL} {SMALL} --rules D_RTRL,BPTT --folder compare",

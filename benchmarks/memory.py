@@ -83,7 +83,7 @@ def build(setting: Setting) -> tuple[Any, tuple[Any, ...], tuple[int, int, int]]
 
     import foretrace
     import models
-    from foretrace.engine.blocks import default_block, even_block, step_bytes, trace_bytes
+    from foretrace.learners.blocks import default_block, even_block, step_bytes, trace_bytes
 
     is_bptt = setting.rule == "BPTT"
     ops = models.plain if is_bptt else foretrace

@@ -33,7 +33,7 @@ import foretrace
 import models
 import tables
 from cases import INPUTS, OUTPUTS, Setting
-from foretrace.engine.blocks import trace_bytes
+from foretrace.learners.blocks import trace_bytes
 from turns import Measured, take_turns
 
 RESULT = tables.RESULTS / "rules.md"

@@ -48,7 +48,7 @@ folder.mkdir(parents=True, exist_ok=True)
 
 # How it learned, beside backpropagation through time.
 online = net.compile("D_RTRL", BATCH)
-runs = {"D_RTRL": fit(online), "BPTT": fit(train.BPTT(online))}
+runs = {"D_RTRL": fit(online), "BPTT": fit(online.with_rule("BPTT"))}
 viz.learning_curves(runs, goal=task.goal, smooth=5, path=folder / "learning.svg")
 
 # What the trained neurons do in one trial: spikes, potentials under their moving thresholds, the readout.

@@ -1,90 +1,35 @@
-"""Foretrace: online learning of recurrent and spiking networks with eligibility traces."""
+"""Foretrace: online learning of recurrent and spiking networks with eligibility traces.
+
+`__all__` is the surface to begin with. The names of braintrace are served too, from `foretrace.compat`, so that
+`import foretrace as braintrace` runs what was written for it. What needs more than JAX, NumPy and SciPy is imported
+when it is first used.
+"""
 
 from foretrace import _versions as _versions  # isort: skip  (before anything that imports JAX's parts)
-from foretrace import _precision as _precision  # isort: skip  (before anything that imports brainstate)
 
+import importlib as _importlib
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from foretrace import legacy as _legacy
-from foretrace import nn as nn
-from foretrace.algorithms import (
-    ETraceConfig,
-    FixedRandomFeedback,
-    SyntheticGradient,
-)
-from foretrace.compiler import (
-    CompilationReport,
-    ETraceGraph,
-    HiddenGroup,
-    HiddenParamOpRelation,
-    HiddenPerturbation,
-    HistoryKind,
-    Parameter,
-)
-from foretrace.entry import (
-    add_hidden_perturbation_from_minfo,
-    add_hidden_perturbation_in_module,
-    compile,
-    compile_etrace_graph,
-    find_hidden_groups_from_minfo,
-    find_hidden_groups_from_module,
-    find_hidden_param_op_relations_from_minfo,
-    find_hidden_param_op_relations_from_module,
-)
+from foretrace.compiler import CompilationReport, ETraceGraph, HistoryKind
+from foretrace.compiler import Parameter as Parameter
+from foretrace.entry import compile
 from foretrace.errors import (
     CompilationError,
-    ControlFlowError,
-    EmptyModelError,
-    ExampleInputError,
     NonFiniteError,
-    NoRecurrentStateError,
     NotSupportedError,
-    StateMismatchError,
-    StateNotInitializedError,
 )
-from foretrace.frontends import FunctionModel, ModuleInfo, extract_module_info
-from foretrace.learners import (
-    D_RTRL,
-    DNI,
-    ES_D_RTRL,
-    OSTTP,
-    OTPE,
-    OTTT,
-    RTRL,
-    UORO,
-    Carry,
-    ComparedGradient,
-    EligibilityTrace,
-    EProp,
-    ETraceAlgorithm,
-    ETraceGraphExecutor,
-    ETraceVjpAlgorithm,
-    ETraceVjpGraphExecutor,
-    ETraceVmap,
-    FunctionLearner,
-    GradExpon,
-    GradientComparison,
-    Hybrid,
-    HybridDimVjpAlgorithm,
-    IODimVjpAlgorithm,
-    KappaFilter,
-    MultiStepData,
-    OSTLFeedforward,
-    OSTLRecurrent,
-    ParamDimVjpAlgorithm,
-    PresynapticTrace,
-    RandomProjectionVjpAlgorithm,
-    SequenceDriverMixin,
-    SingleStepData,
-    SnAp,
-    ThreeFactor,
-    compare_gradients,
-    pp_prop,
-    train_synthetic_gradient,
-)
+from foretrace.errors import ControlFlowError as ControlFlowError
+from foretrace.errors import EmptyModelError as EmptyModelError
+from foretrace.errors import ExampleInputError as ExampleInputError
+from foretrace.errors import NoRecurrentStateError as NoRecurrentStateError
+from foretrace.errors import StateMismatchError as StateMismatchError
+from foretrace.errors import StateNotInitializedError as StateNotInitializedError
+from foretrace.frontends import FunctionModel as FunctionModel
+from foretrace.frontends import register_frontend
+from foretrace.learners import Carry, GradientComparison, Learner, compare_gradients
+from foretrace.learners import ComparedGradient as ComparedGradient
 from foretrace.ops import (
-    ETPPrimitive,
     conv,
     einsum,
     element_wise,
@@ -94,39 +39,50 @@ from foretrace.ops import (
     matmul,
     register_primitive,
     sparse_matmul,
+    untraced,
 )
-from foretrace.program import CompilationRecord, ControlFlowPolicy, DiagnosticKind, DiagnosticLevel, StepProgram
+from foretrace.program import ControlFlowPolicy
+from foretrace.program import StepProgram as StepProgram
+from foretrace.rules import (
+    BPTT,
+    D_RTRL,
+    DNI,
+    OSTTP,
+    OTPE,
+    OTTT,
+    RTRL,
+    UORO,
+    EProp,
+    Hybrid,
+    OSTLFeedforward,
+    OSTLRecurrent,
+    Rule,
+    SnAp,
+    ThreeFactor,
+    pp_prop,
+    register_rule,
+)
+
+if _TYPE_CHECKING:
+    from foretrace import nn, tasks, train, viz
+    from foretrace.compat import *  # noqa: F403
 
 __version__ = "0.1.0"
 __version_info__ = (0, 1, 0)
 
 __all__ = [
-    # layers
-    "nn",
-    # from a model to a learner
+    # a model becomes a learner
     "compile",
+    "Learner",
+    "Carry",
     "compare_gradients",
     "GradientComparison",
-    "ComparedGradient",
-    "SingleStepData",
-    "MultiStepData",
-    "FunctionLearner",
-    "Carry",
-    "ETraceAlgorithm",
-    "ETraceVjpAlgorithm",
-    "ParamDimVjpAlgorithm",
-    "IODimVjpAlgorithm",
-    "HybridDimVjpAlgorithm",
-    "RandomProjectionVjpAlgorithm",
-    "SequenceDriverMixin",
-    "ETraceVmap",
-    "EligibilityTrace",
-    "ETraceGraphExecutor",
-    "ETraceVjpGraphExecutor",
+    "register_frontend",
     # rules
+    "Rule",
+    "register_rule",
     "D_RTRL",
     "pp_prop",
-    "ES_D_RTRL",
     "EProp",
     "OSTLRecurrent",
     "OSTLFeedforward",
@@ -139,39 +95,8 @@ __all__ = [
     "ThreeFactor",
     "DNI",
     "Hybrid",
-    "ETraceConfig",
-    "SyntheticGradient",
-    "train_synthetic_gradient",
-    "GradExpon",
-    "FixedRandomFeedback",
-    "KappaFilter",
-    "PresynapticTrace",
-    # from a model to its graph
-    "compile_etrace_graph",
-    "extract_module_info",
-    "ModuleInfo",
-    "FunctionModel",
-    "StepProgram",
-    "ControlFlowPolicy",
-    # the graph
-    "ETraceGraph",
-    "HiddenGroup",
-    "HiddenParamOpRelation",
-    "HiddenPerturbation",
-    "Parameter",
-    "HistoryKind",
-    "find_hidden_groups_from_minfo",
-    "find_hidden_groups_from_module",
-    "find_hidden_param_op_relations_from_minfo",
-    "find_hidden_param_op_relations_from_module",
-    "add_hidden_perturbation_from_minfo",
-    "add_hidden_perturbation_in_module",
-    # the report
-    "CompilationReport",
-    "CompilationRecord",
-    "DiagnosticKind",
-    "DiagnosticLevel",
-    # operators
+    "BPTT",
+    # operators that mark where a weight is trained
     "matmul",
     "grouped_matmul",
     "conv",
@@ -180,39 +105,33 @@ __all__ = [
     "element_wise",
     "embedding",
     "einsum",
-    "ETPPrimitive",
+    "untraced",
     "register_primitive",
-    # errors
+    # the graph and its report
+    "ETraceGraph",
+    "CompilationReport",
+    "HistoryKind",
+    "ControlFlowPolicy",
+    # errors; all of them are in `foretrace.errors`
     "CompilationError",
     "NotSupportedError",
-    "StateMismatchError",
-    "StateNotInitializedError",
-    "NoRecurrentStateError",
-    "EmptyModelError",
-    "ExampleInputError",
-    "ControlFlowError",
     "NonFiniteError",
+    # subpackages
+    "nn",
+    "tasks",
+    "train",
+    "viz",
 ]
 
-if _TYPE_CHECKING:
-    from foretrace.legacy import ConvOp as ConvOp
-    from foretrace.legacy import ElemWiseOp as ElemWiseOp
-    from foretrace.legacy import ElemWiseParam as ElemWiseParam
-    from foretrace.legacy import ETraceOp as ETraceOp
-    from foretrace.legacy import ETraceParam as ETraceParam
-    from foretrace.legacy import FakeElemWiseParam as FakeElemWiseParam
-    from foretrace.legacy import FakeETraceParam as FakeETraceParam
-    from foretrace.legacy import LoraOp as LoraOp
-    from foretrace.legacy import MatMulOp as MatMulOp
-    from foretrace.legacy import NonTempParam as NonTempParam
-    from foretrace.legacy import SpMatMulOp as SpMatMulOp
-    from foretrace.legacy import general_y2w as general_y2w
-    from foretrace.legacy import stop_param_gradients as stop_param_gradients
-else:
+if not _TYPE_CHECKING:
 
     def __getattr__(name: str) -> _Any:
-        return _legacy.serve(name)
+        if name.startswith("_"):
+            raise AttributeError(f"module 'foretrace' has no attribute {name!r}")
+        if name in ("tasks", "train", "viz"):
+            return _importlib.import_module(f"foretrace.{name}")
+        return _importlib.import_module("foretrace.compat").serve(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_legacy.INSTEAD})
+    return sorted({*globals(), *__all__, *_importlib.import_module("foretrace.compat").__all__})

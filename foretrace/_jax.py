@@ -50,6 +50,7 @@ __all__ = [
     "eval_jaxpr",
     "get_opaque_trace_state",
     "held_jaxprs",
+    "is_complex",
     "is_float",
     "jaxpr_as_fun",
     "live_jaxpr",
@@ -202,6 +203,11 @@ def tangent_rule(eqn: JaxprEqn) -> tuple[Callable[..., Any], Any] | None:
 def make_jaxpr_of(fun: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
     """Traces `fun` on abstract values given by shape and dtype."""
     return jax.make_jaxpr(fun)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals))
+
+
+def is_complex(aval: Any) -> bool:
+    """Whether an aval (or an array) holds complex numbers."""
+    return bool(jax.numpy.issubdtype(aval.dtype, np.complexfloating))
 
 
 def is_float(aval: Any) -> bool:

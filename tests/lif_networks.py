@@ -10,8 +10,8 @@ import numpy as np
 import foretrace as ft
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import make_plan
-from foretrace.engine.rule import Block
 from foretrace.engine.sequence import States, run_steps
+from foretrace.rules.rule import Block
 from zoo.records import spike
 
 BATCH, INPUT, HIDDEN, OUT, STEPS = 2, 3, 4, 2, 12

@@ -11,8 +11,9 @@ import numpy as np
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan, make_plan
-from foretrace.engine.rule import Block, Rule
-from foretrace.engine.sequence import Ran, States, drive, run_steps
+from foretrace.engine.sequence import States, run_steps
+from foretrace.learners.drive import Ran, drive
+from foretrace.rules.rule import Block, Rule
 
 
 def walked_gradient(

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foretrace._jax import JaxprEqn, Literal, Var, bind_eqn, eval_jaxpr
+from foretrace._jax import Jaxpr, JaxprEqn, Literal, Var, bind_eqn, eval_jaxpr
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.positions import TransitionKind
 from foretrace.compiler.structure import Known
@@ -35,7 +35,31 @@ ALWAYS_MIXING = {"conv_general_dilated", "sort", "while", "fft", "cholesky", "tr
 ALWAYS_MIXING |= {"bcoo_dot_general"}  # a product of JAX's sparse matrices
 
 
-def mixes(eqn: JaxprEqn, constant: Callable[[Any], bool]) -> bool:
+def counted(jaxpr: Jaxpr, atom: Any) -> bool:
+    """Whether a value comes from whole numbers alone."""
+    if np.issubdtype(atom.aval.dtype, np.inexact):
+        return False
+    made = next((eqn for eqn in jaxpr.eqns if not isinstance(atom, Literal) and atom in eqn.outvars), None)
+    return made is None or all(counted(jaxpr, operand) for operand in made.invars)
+
+
+def points(eqn: JaxprEqn, jaxpr: Jaxpr, constant: Callable[[Any], bool]) -> bool:
+    """Whether whole numbers choose one of at most 64 places for what an equation reads or writes."""
+    name, operand = eqn.primitive.name, eqn.invars[0].aval.shape
+    if name in ("dynamic_slice", "dynamic_update_slice"):
+        start = 1 if name == "dynamic_slice" else 2
+        window = eqn.outvars[0].aval.shape if start == 1 else eqn.invars[1].aval.shape
+        indices = eqn.invars[start:]
+        open_axes = [axis for axis, atom in enumerate(indices) if not constant(atom)]
+    else:
+        indices, numbers = eqn.invars[1:2], eqn.params["dimension_numbers"]
+        open_axes = numbers.start_index_map if name == "gather" else numbers.scatter_dims_to_operand_dims
+        window = eqn.params["slice_sizes"] if name == "gather" else [1] * len(operand)
+    choices = np.prod([operand[axis] - window[axis] + 1 for axis in open_axes])
+    return all(counted(jaxpr, atom) for atom in indices) and choices <= 64
+
+
+def mixes(eqn: JaxprEqn, constant: Callable[[Any], bool], jaxpr: Jaxpr) -> bool:
     """The design's list of mixing equations, in its own words."""
     name = eqn.primitive.name
     if is_etp_primitive(eqn.primitive):
@@ -47,9 +71,10 @@ def mixes(eqn: JaxprEqn, constant: Callable[[Any], bool]) -> bool:
     if name in CUMULATIVE:
         return eqn.invars[0].aval.shape[eqn.params["axis"]] > 1
     if name in ("gather", "dynamic_slice"):
-        return not all(constant(atom) for atom in eqn.invars[1:])
+        return not all(constant(atom) for atom in eqn.invars[1:]) and not points(eqn, jaxpr, constant)
     if name == "scan":
-        return any(mixes(inner, lambda _: False) for inner in eqn.params["jaxpr"].eqns)
+        body = eqn.params["jaxpr"].jaxpr
+        return any(mixes(inner, lambda _: False, body) for inner in body.eqns)
     return name in ALWAYS_MIXING or name.startswith("reduce_window")
 
 
@@ -57,12 +82,16 @@ def mixed_updates(eqn: JaxprEqn, known: Known) -> int | None:
     """The operand whose elements an equation puts at positions given by data, or adds up at shared ones: a scatter's
     updates. None where there is no such operand."""
     if eqn.primitive.name == "dynamic_update_slice":
-        return None if all(known.value(atom) is not None for atom in eqn.invars[2:]) else 1
+        constant = lambda atom: known.value(atom) is not None
+        return None if all(map(constant, eqn.invars[2:])) or points(eqn, known.jaxpr, constant) else 1
     if not eqn.primitive.name.startswith("scatter"):
         return None
     indices = known.value(eqn.invars[1])
     if indices is None:
-        return 2
+        batch = eqn.params["dimension_numbers"].scatter_indices_batching_dims
+        rows = [size for axis, size in enumerate(eqn.invars[1].aval.shape[:-1]) if axis not in batch]
+        alone = eqn.primitive.name == "scatter" or np.prod(rows) == 1
+        return None if alone and points(eqn, known.jaxpr, lambda _: False) else 2
     if eqn.primitive.name == "scatter":
         return None
     with jax.ensure_compile_time_eval():
@@ -151,7 +180,7 @@ def run(
         for place in bent_operands(eqn) if cut and data else ():
             operands[place] = jax.lax.stop_gradient(operands[place])
         outs = bind_eqn(eqn, *operands)
-        stop = cut and data and mixes(eqn, constant)
+        stop = cut and data and mixes(eqn, constant, jaxpr)
         for var, value in zip(eqn.outvars, outs, strict=True):
             value = jax.lax.stop_gradient(value) if stop else value
             value = value + added[var] if var in added and made[var] == "data" else value

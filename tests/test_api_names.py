@@ -1,4 +1,4 @@
-"""Every public name that scripts of the field rely on: there, documented, and typed."""
+"""Every public name that scripts of the field rely on: in `foretrace` and `foretrace.compat`, documented and typed."""
 
 import inspect
 
@@ -6,7 +6,7 @@ import brainstate
 import pytest
 
 import foretrace as ft
-from foretrace import nn
+from foretrace import compat, nn
 
 ENTRY = "compile SingleStepData MultiStepData"
 LEARNERS = (
@@ -48,7 +48,9 @@ WITHOUT_EXAMPLE = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_name_is_public_and_documented(name: str) -> None:
-    assert name in ft.__all__
+    assert name in compat.__all__
+    assert name in dir(ft)
+    assert getattr(compat, name) is getattr(ft, name)
     text = inspect.getdoc(getattr(ft, name)) or ""
     assert text.strip()
     assert name in WITHOUT_EXAMPLE or ">>> " in text
@@ -73,3 +75,37 @@ def test_every_argument_and_result_is_typed(name: str) -> None:
     signature = inspect.signature(getattr(ft, name))
     assert signature.return_annotation is not inspect.Signature.empty
     assert all(p.annotation is not inspect.Parameter.empty for p in signature.parameters.values())
+
+
+GROUPS = {
+    "learners": "compile Learner Carry compare_gradients GradientComparison register_frontend",
+    "rules": "D_RTRL pp_prop EProp OSTLRecurrent OSTLFeedforward OTTT OTPE OSTTP SnAp RTRL UORO ThreeFactor DNI Hybrid "
+    "BPTT Rule register_rule",
+    "operators": "matmul grouped_matmul conv sparse_matmul lora_matmul element_wise embedding einsum "
+    "untraced register_primitive",
+    "graph and report": "ETraceGraph CompilationReport HistoryKind ControlFlowPolicy",
+    "errors": "CompilationError NotSupportedError NonFiniteError",
+    "subpackages": "nn tasks train viz",
+}
+
+
+def test_surface_to_begin_with_is_small() -> None:
+    assert sorted(ft.__all__) == sorted(" ".join(GROUPS.values()).split())
+
+
+def test_compat_has_every_name_and_no_other() -> None:
+    assert set(compat.__all__) == {*NAMES, "Hybrid", "nn", *compat.INSTEAD}
+    assert len(compat.__all__) == len(set(compat.__all__))
+
+
+def test_star_import_of_compat_gives_every_name() -> None:
+    names: dict[str, object] = {}
+    exec("from foretrace.compat import *", names)
+    assert set(compat.__all__) <= set(names)
+    assert names["nn"] is nn
+
+
+def test_a_name_that_never_was_is_an_attribute_error() -> None:
+    for module in (ft, compat, ft.learners, ft.frontends):
+        with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+            _ = module.Nothing

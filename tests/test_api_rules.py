@@ -127,7 +127,7 @@ def test_synthesiser_is_made_attached_and_trained() -> None:
     made = ft.SyntheticGradient(learner.group_signal_shapes(), hidden_width=3, scale=0.1, seed=1)
     learner.attach_synthesizer(made)
     assert learner.synthesizer is made
-    assert jnp.any(learner.etrace.value["synthesizer"]["group_0"]["weight"] != 0)
+    assert jnp.any(learner.etrace.value.synthesizer["group_0"]["weight"] != 0)
     errors = ft.train_synthetic_gradient(
         learner,
         XS,
@@ -167,6 +167,29 @@ PARTS: dict[str, tuple[dict[str, Any], str]] = {
 def test_parts_make_a_rule(name: str) -> None:
     parts, rule = PARTS[name]
     assert ft.ETraceConfig(**parts, update_schedule="per_step", window_size=None).rule().name == rule
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_learner_says_the_parts_of_its_rule(name: str) -> None:
+    given = ft.ETraceConfig(**PARTS[name][0])
+    learner = ft.compile(Net(), given, X, batch_size=2)
+    assert repr(learner.config.rule()) == repr(given.rule())
+    if PARTS[name][1] not in ("DNI", "UORO"):  # several combinations stand for one of these
+        assert learner.config == given
+
+
+def test_mapped_learner_says_the_parts_of_its_rule() -> None:
+    assert ft.compile(Net(), "D_RTRL", X, batch_size=2, vmap=True).config == ft.ETraceConfig()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("RTRL", {}), ("hybrid", {"decay_or_rank": 0.9}), ("OTTT", {"mode": "O"})]
+)
+def test_rule_that_has_no_parts_says_so(name: str, options: dict[str, Any]) -> None:
+    learner = ft.compile(Net(), name, X, batch_size=2, **({"leak": 0.9} if name == "OTTT" else {}), **options)
+    assert not hasattr(learner, "config")
+    with pytest.raises(AttributeError, match=r"No `ETraceConfig` describes .* `learner.rule`"):
+        _ = learner.config
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import foretrace as ft
-from foretrace import legacy
+from foretrace import compat
 from foretrace.ops import is_etp_primitive
 
 NAMES = (
@@ -36,7 +36,7 @@ def has_mark(function: Callable[..., Any], *args: Any) -> bool:
 def test_name_is_served_with_a_warning_that_says_what_to_use(name: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"`foretrace.{name}` is deprecated: use .* instead") as caught:
         served = getattr(ft, name)
-    assert served is getattr(legacy, name)
+    assert served is getattr(compat, name)
     assert served.__doc__
     assert caught[0].filename == __file__
 
@@ -54,7 +54,7 @@ def test_a_name_that_never_was_is_an_attribute_error() -> None:
 
 
 def test_names_are_listed_by_dir_and_not_exported() -> None:
-    assert set(NAMES) == set(legacy.INSTEAD) == set(legacy.__all__)
+    assert set(NAMES) == set(compat.INSTEAD) < set(compat.__all__)
     assert set(NAMES) < set(dir(ft))
     assert not set(NAMES) & set(ft.__all__)
 
@@ -72,14 +72,14 @@ class Old(brainstate.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        op = legacy.MatMulOp(weight_mask=MASK, weight_fn=jnp.tanh)
-        self.inp = legacy.ETraceParam({"weight": W, "bias": BIAS}, op)
-        self.rec = legacy.ETraceParam({"B": V[:, :2], "A": V[:2]}, legacy.LoraOp(alpha=0.5))
-        self.decay = legacy.ElemWiseParam({"raw": BIAS}, lambda tree: jax.nn.sigmoid(tree["raw"]))
-        self.gate = legacy.NonTempParam({"weight": V}, legacy.MatMulOp())
-        self.out = legacy.NonTempParam(V, lambda h, weight: h @ weight, name="out")
-        self.fixed = legacy.FakeETraceParam({"weight": V}, legacy.MatMulOp())
-        self.shift = legacy.FakeElemWiseParam(BIAS)
+        op = compat.MatMulOp(weight_mask=MASK, weight_fn=jnp.tanh)
+        self.inp = compat.ETraceParam({"weight": W, "bias": BIAS}, op)
+        self.rec = compat.ETraceParam({"B": V[:, :2], "A": V[:2]}, compat.LoraOp(alpha=0.5))
+        self.decay = compat.ElemWiseParam({"raw": BIAS}, lambda tree: jax.nn.sigmoid(tree["raw"]))
+        self.gate = compat.NonTempParam({"weight": V}, compat.MatMulOp())
+        self.out = compat.NonTempParam(V, lambda h, weight: h @ weight, name="out")
+        self.fixed = compat.FakeETraceParam({"weight": V}, compat.MatMulOp())
+        self.shift = compat.FakeElemWiseParam(BIAS)
 
     def init_state(self, batch_size: int, **_: Any) -> None:
         self.h = brainstate.HiddenState(jnp.zeros((batch_size, 4)))
@@ -128,28 +128,28 @@ def test_only_parameters_that_were_traced_have_a_trace(learners: list[Any]) -> N
 
 
 def test_constants_are_no_states() -> None:
-    for fake in (legacy.FakeETraceParam(W, jnp.matmul), legacy.FakeElemWiseParam(BIAS, jnp.abs, name="b")):
+    for fake in (compat.FakeETraceParam(W, jnp.matmul), compat.FakeElemWiseParam(BIAS, jnp.abs, name="b")):
         assert not isinstance(fake, brainstate.State)
-    assert legacy.FakeETraceParam(W, jnp.matmul).execute(X).shape == (2, 4)
-    assert (legacy.FakeElemWiseParam(BIAS, jnp.abs).execute() == jnp.abs(BIAS)).all()
+    assert compat.FakeETraceParam(W, jnp.matmul).execute(X).shape == (2, 4)
+    assert (compat.FakeElemWiseParam(BIAS, jnp.abs).execute() == jnp.abs(BIAS)).all()
 
 
 @pytest.mark.parametrize("first", [False, True])
 def test_mask_and_function_come_in_the_order_asked_for(first: bool) -> None:
-    op = legacy.MatMulOp(weight_mask=MASK, weight_fn=lambda w: w + 1, apply_weight_fn_before_mask=first)
+    op = compat.MatMulOp(weight_mask=MASK, weight_fn=lambda w: w + 1, apply_weight_fn_before_mask=first)
     weight = (W + 1) * MASK if first else W * MASK + 1
-    found = legacy.ETraceParam({"weight": W, "bias": BIAS}, op).execute(X)
+    found = compat.ETraceParam({"weight": W, "bias": BIAS}, op).execute(X)
     np.testing.assert_allclose(found, X @ weight + BIAS, rtol=1e-12)
 
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 IMAGE, KERNEL = jnp.ones((2, 5, 5, 3)), jnp.arange(108.0).reshape(3, 3, 3, 4)
-CONV = legacy.ConvOp(
+CONV = compat.ConvOp(
     jax.ShapeDtypeStruct((5, 5, 3), IMAGE.dtype), (2, 2), "SAME", dimension_numbers=LAYOUT, weight_fn=jnp.sin
 )
 COO = u.sparse.COO.fromdense(MASK)
 CALLS: dict[str, tuple[Any, Any, Any, Any]] = {
-    "MatMulOp": (legacy.MatMulOp(), X, {"weight": W}, lambda: X @ W),
+    "MatMulOp": (compat.MatMulOp(), X, {"weight": W}, lambda: X @ W),
     "ConvOp": (
         CONV,
         IMAGE,
@@ -163,12 +163,12 @@ CALLS: dict[str, tuple[Any, Any, Any, Any]] = {
         lambda: ft.conv(IMAGE, jnp.sin(KERNEL), strides=(2, 2), dimension_numbers=LAYOUT)[0],
     ),
     "SpMatMulOp": (
-        legacy.SpMatMulOp(COO, weight_fn=jnp.exp),
+        compat.SpMatMulOp(COO, weight_fn=jnp.exp),
         X,
         {"weight": COO.data, "bias": BIAS},
         lambda: X @ jnp.where(MASK > 0, jnp.exp(MASK), 0) + BIAS,
     ),
-    "LoraOp": (legacy.LoraOp(), X, {"B": W[:, :1], "A": V[:1]}, lambda: X @ W[:, :1] @ V[:1]),
+    "LoraOp": (compat.LoraOp(), X, {"B": W[:, :1], "A": V[:1]}, lambda: X @ W[:, :1] @ V[:1]),
 }
 
 
@@ -178,28 +178,28 @@ def test_operator_computes_its_function_with_a_mark_and_without(name: str) -> No
     np.testing.assert_allclose(op(x, weights), wanted(), rtol=1e-10)
     np.testing.assert_allclose(op.raw_xw_to_y(x, weights), wanted(), rtol=1e-10)
     assert has_mark(op, x, weights)
-    assert has_mark(lambda x: legacy.ETraceParam(weights, op).execute(x), x)
+    assert has_mark(lambda x: compat.ETraceParam(weights, op).execute(x), x)
     assert not has_mark(op.raw_xw_to_y, x, weights)
-    assert not has_mark(lambda x: legacy.NonTempParam(weights, op).execute(x), x)
+    assert not has_mark(lambda x: compat.NonTempParam(weights, op).execute(x), x)
 
 
 def test_elementwise_operator_takes_weights_alone() -> None:
-    op = legacy.ElemWiseOp(lambda w: 2 * w)
+    op = compat.ElemWiseOp(lambda w: 2 * w)
     assert op.is_diagonal
-    assert not legacy.MatMulOp().is_diagonal
+    assert not compat.MatMulOp().is_diagonal
     assert (op(BIAS) == 2 * BIAS).all()
     assert has_mark(op, BIAS)
-    assert (legacy.ElemWiseParam(BIAS, op).execute() == 2 * BIAS).all()
-    assert (legacy.ETraceParam(BIAS, op).execute(None) == 2 * BIAS).all()
+    assert (compat.ElemWiseParam(BIAS, op).execute() == 2 * BIAS).all()
+    assert (compat.ETraceParam(BIAS, op).execute(None) == 2 * BIAS).all()
 
 
 @pytest.mark.parametrize(("stop", "is_marked"), [(True, True), (False, True), (True, False)])
 def test_derivatives_of_marked_operators_can_be_kept_away(stop: bool, is_marked: bool) -> None:
-    op = legacy.MatMulOp()
+    op = compat.MatMulOp()
     call = op if is_marked else op.raw_xw_to_y
 
     def total(weight: Any, x: Any) -> Any:
-        with legacy.stop_param_gradients(), legacy.stop_param_gradients(stop):
+        with compat.stop_param_gradients(), compat.stop_param_gradients(stop):
             return call(x, {"weight": weight}).sum()
 
     gradients = jax.grad(total, argnums=(0, 1))(W, X)
@@ -208,34 +208,34 @@ def test_derivatives_of_marked_operators_can_be_kept_away(stop: bool, is_marked:
 
 def test_value_is_spread_over_weights() -> None:
     y, weights = jnp.array([1.0, 10.0]), {"weight": jnp.ones((3, 2)) * u.ms, "bias": jnp.ones(2) * u.ms}
-    found = legacy.general_y2w(lambda x, w: (x**2 + 3) @ w["weight"] + w["bias"], jnp.arange(3.0), y, weights)
+    found = compat.general_y2w(lambda x, w: (x**2 + 3) @ w["weight"] + w["bias"], jnp.arange(3.0), y, weights)
     np.testing.assert_allclose(found["weight"].to_decimal(u.ms), [[4.0, 40.0]] * 3)  # at x = 1
     np.testing.assert_allclose(found["bias"].to_decimal(u.ms), y)
     with pytest.raises(ValueError, match=r"gives shape \(2,\), but `y` has \(3,\)"):
-        legacy.general_y2w(jnp.matmul, jnp.ones(3), jnp.ones(3), jnp.ones((3, 2)))
+        compat.general_y2w(jnp.matmul, jnp.ones(3), jnp.ones(3), jnp.ones((3, 2)))
 
 
 def test_units_pass_through() -> None:
-    found = legacy.ETraceParam({"weight": W * u.mS}, legacy.MatMulOp(weight_mask=MASK)).execute(X * u.mV)
+    found = compat.ETraceParam({"weight": W * u.mS}, compat.MatMulOp(weight_mask=MASK)).execute(X * u.mV)
     assert u.get_unit(found) == u.mS * u.mV
-    assert u.get_unit(legacy.ElemWiseParam(BIAS * u.mV).execute()) == u.mV
+    assert u.get_unit(compat.ElemWiseParam(BIAS * u.mV).execute()) == u.mV
 
 
 def test_derivative_by_the_weights() -> None:
     weights, cotangent = {"weight": W, "bias": BIAS}, jnp.ones((2, 4))
-    found = legacy.MatMulOp().xy_to_dw(X, cotangent, weights)
+    found = compat.MatMulOp().xy_to_dw(X, cotangent, weights)
     np.testing.assert_allclose(found["weight"], X.T @ cotangent, rtol=1e-12)
     np.testing.assert_allclose(found["bias"], [2.0] * 4)
 
 
-class Own(legacy.ETraceOp):
+class Own(compat.ETraceOp):
     """An operator of a user's own, in plain JAX."""
 
     def xw_to_y(self, inputs: Any, weights: Any) -> Any:
         return 0.5 * (inputs @ weights["weight"]) + weights["bias"]
 
 
-class Several(legacy.ETraceOp):
+class Several(compat.ETraceOp):
     """An operator with more data than one array."""
 
     def xw_to_y(self, inputs: Any, weights: Any) -> Any:
@@ -245,7 +245,7 @@ class Several(legacy.ETraceOp):
 class OwnNet(brainstate.nn.Module):
     def __init__(self, op: Any) -> None:
         super().__init__()
-        self.inp = legacy.ETraceParam({"weight": W, "bias": BIAS}, op)
+        self.inp = compat.ETraceParam({"weight": W, "bias": BIAS}, op)
 
     def init_state(self, **_: Any) -> None:
         self.h = brainstate.HiddenState(jnp.zeros((2, 4)))
@@ -255,7 +255,7 @@ class OwnNet(brainstate.nn.Module):
         return self.h.value
 
 
-class Halved(legacy.MatMulOp):
+class Halved(compat.MatMulOp):
     def __init__(self) -> None:
         super().__init__(weight_fn=lambda w: 0.5 * w)
 
@@ -281,14 +281,14 @@ def test_operator_of_ones_own_under_vmap_and_with_units() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: legacy.ETraceParam(W, jnp.matmul), TypeError, "takes an `ETraceOp` such as `MatMulOp"),
-        (lambda: legacy.ETraceParam(W, legacy.MatMulOp(), grad="some"), ValueError, "'full', 'approx', 'adaptive'"),
-        (lambda: legacy.MatMulOp(weight_fn=3), TypeError, "`weight_fn` is a function; got int"),
-        (lambda: legacy.MatMulOp()(X, W), TypeError, "MatMulOp takes weights as a dict with 'weight'"),
-        (lambda: legacy.LoraOp()(X, {"A": W}), TypeError, r"'B', 'A', and maybe 'bias'; got the keys \['A'\]"),
-        (lambda: legacy.ETraceOp()(X, W), NotImplementedError, "ETraceOp does not say what it computes"),
+        (lambda: compat.ETraceParam(W, jnp.matmul), TypeError, "takes an `ETraceOp` such as `MatMulOp"),
+        (lambda: compat.ETraceParam(W, compat.MatMulOp(), grad="some"), ValueError, "'full', 'approx', 'adaptive'"),
+        (lambda: compat.MatMulOp(weight_fn=3), TypeError, "`weight_fn` is a function; got int"),
+        (lambda: compat.MatMulOp()(X, W), TypeError, "MatMulOp takes weights as a dict with 'weight'"),
+        (lambda: compat.LoraOp()(X, {"A": W}), TypeError, r"'B', 'A', and maybe 'bias'; got the keys \['A'\]"),
+        (lambda: compat.ETraceOp()(X, W), NotImplementedError, "ETraceOp does not say what it computes"),
         (lambda: Several()((X, X), W), ft.NotSupportedError, "Several takes 2 arrays of data and returns 1"),
-        (lambda: legacy.NonTempParam(W, "op"), TypeError, "`op` is a function; got str"),
+        (lambda: compat.NonTempParam(W, "op"), TypeError, "`op` is a function; got str"),
     ],
 )
 def test_mistakes_are_named(make: Callable[[], Any], error: Any, message: str) -> None:
@@ -297,11 +297,11 @@ def test_mistakes_are_named(make: Callable[[], Any], error: Any, message: str) -
 
 
 def test_what_a_parameter_is_told_is_kept() -> None:
-    op = legacy.MatMulOp()
-    param = legacy.ETraceParam({"weight": W}, op, "full", "mine")
+    op = compat.MatMulOp()
+    param = compat.ETraceParam({"weight": W}, op, "full", "mine")
     assert isinstance(param, brainstate.ParamState)
     assert (param.op, param.gradient, param.name, param.is_etrace) == (op, "full", "mine", True)
-    assert legacy.NonTempParam(W, jnp.matmul, "name", dtype=None).name == "name"
+    assert compat.NonTempParam(W, jnp.matmul, "name", dtype=None).name == "name"
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # what was served once works without a word
         param.execute(X)

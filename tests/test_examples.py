@@ -9,7 +9,10 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TRAINING = ("train_function", "train_module", "online_updates")
+FRAMEWORKS = ("flax_nnx", "flax_linen", "equinox_module")
 REPORTS = ("own_operator", "plain_function", "spiking_module", *TRAINING)
+
+slow = [pytest.param(name, marks=pytest.mark.slow) for name in FRAMEWORKS]
 
 _printed: dict[str, str] = {}
 
@@ -31,6 +34,7 @@ def numbers(printed: str, pattern: str) -> list[float]:
 def test_every_example_is_run() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {
         *REPORTS,
+        *FRAMEWORKS,
         "compare_rules",
         "own_task",
         "pictures",
@@ -38,14 +42,14 @@ def test_every_example_is_run() -> None:
     }
 
 
-@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("name", [*REPORTS, *slow])
 def test_example_prints_a_report(name: str) -> None:
     printed = run(name)
     assert "history keeps" in printed
     assert "no warnings" in printed
 
 
-@pytest.mark.parametrize("name", ["train_function", "train_module"])
+@pytest.mark.parametrize("name", ["train_function", "train_module", *slow])
 def test_loss_halves(name: str) -> None:
     losses = numbers(run(name), r"^ *\d+(?: to +\d+)?  (\d\.\d{4})$")
     assert losses[-1] < losses[0] / 2
@@ -57,17 +61,20 @@ def test_online_updates_follow_a_change_of_the_signal() -> None:
         assert losses[-1] < losses[0] / 2
 
 
+@pytest.mark.slow
 def test_exact_rule_has_cosine_one() -> None:
     cosines = dict(re.findall(r"^(\w+) +(-?\d\.\d{3})", run("compare_rules"), re.MULTILINE))
     assert cosines["RTRL"] == "1.000"
     assert 0.9 < float(cosines["D_RTRL"]) < 1
 
 
+@pytest.mark.slow
 def test_own_task_is_learned() -> None:
     assert run("own_task").endswith("stopped: goal\n")
     assert numbers(run("own_task"), r"(\d\.\d\d)$")[-1] > 0.95
 
 
+@pytest.mark.slow
 def test_resumed_run_ends_with_the_same_weights() -> None:
     assert "records of iterations: 30" in run("resume")
     assert run("resume").endswith("equal bit for bit: True\n")

@@ -8,8 +8,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "foretrace"
 
-BASE = {"_checks", "_jax", "_look", "errors"}
-PIPELINE = ("program", "ops", "compiler", "engine", "algorithms")
+BASE = {"_checks", "_jax", "_look", "_optional", "_units", "errors"}
+PIPELINE = ("program", "ops", "compiler", "engine", "rules")
 
 # What each part of the package may import, besides itself.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -17,21 +17,32 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_jax": set(),
     "_look": set(),
     "_records": set(),
+    "_optional": set(),
+    "_units": set(),
     "errors": set(),
-    "_precision": set(),
     "_versions": set(),
     **{layer: BASE | set(PIPELINE[:place]) for place, layer in enumerate(PIPELINE)},
     "frontends": BASE | {"program"},
     "nn": BASE | {"ops"},
-    "legacy": BASE | {"ops"},
     "learners": BASE | set(PIPELINE) | {"frontends"},
     "entry": BASE | set(PIPELINE) | {"frontends", "learners"},
 }
 ABOVE = {"tasks", "viz", "train", "cli"}
-MAY_IMPORT |= {part: set(MAY_IMPORT) | ABOVE | {"__init__"} for part in (*sorted(ABOVE), "__init__", "__main__")}
+MAY_IMPORT |= {part: set(MAY_IMPORT) | ABOVE | {"__init__"} for part in (*sorted(ABOVE), "__main__")}
+MAY_IMPORT["compat"] = (
+    BASE | set(PIPELINE) | {"frontends", "learners", "entry", "nn"}
+)  # and nobody but the top imports it
+MAY_IMPORT["__init__"] = set(MAY_IMPORT)
 
 MODEL_LIBRARIES = {"brainstate", "brainpy", "brainpy_state", "braintools", "flax", "equinox"}
-MAY_USE_MODELS = {"_precision", "frontends", "nn", "legacy", "learners", "entry", "__init__"} | ABOVE
+UNIT_LIBRARIES = {"brainunit", "saiunit", "brainevent"}
+# Files are named where the rest of their folder works for plain functions too.
+MAY_USE_MODELS = {
+    *(f"frontends/{file}.py" for file in ("brainstate", "guarded_call", "module_info", "nnx", "linen", "equinox")),
+    *("nn", "networks", "compat/parameters.py", "tasks", "viz", "cli"),
+    *(f"learners/{file}.py" for file in ("driver", "executor", "helpers", "module", "of_module", "recording")),
+    *("learners/run.py", "learners/vmap.py"),
+}
 
 UNSTABLE_JAX = ("jax._src", "jax.interpreters", "jax.extend")
 MAY_USE_UNSTABLE_JAX = {"_jax"}
@@ -93,7 +104,8 @@ def violations(package: Path) -> list[str]:
             other = inner_part(name, package)
             if other is not None and other != part and other not in MAY_IMPORT[part]:
                 found.add(f"{where}: `{part}` imports `{other}`")
-            if name.partition(".")[0] in MODEL_LIBRARIES and part not in MAY_USE_MODELS:
+            library = name.partition(".")[0] in MODEL_LIBRARIES | UNIT_LIBRARIES
+            if library and not {part, str(path.relative_to(package))} & MAY_USE_MODELS:
                 found.add(f"{where}: `{part}` imports a model library, `{name}`")
             unstable = [module for module in UNSTABLE_JAX if f"{name}.".startswith(f"{module}.")]
             if unstable and part not in MAY_USE_UNSTABLE_JAX:
@@ -114,11 +126,17 @@ def test_imports_point_one_way() -> None:
         ("program/a.py", "from foretrace import compiler"),
         ("program/a.py", "def late():\n    from foretrace.engine import forward"),
         ("ops/a.py", "import foretrace as ft"),
-        ("compiler/rules/a.py", "from ...algorithms import d_rtrl"),
+        ("compiler/rules/a.py", "from ...rules import d_rtrl"),
         ("compiler/a.py", "import brainstate"),
         ("compiler/a.py", "from foretrace.frontends.brainstate import read"),
         ("engine/a.py", "from brainpy.state import LIF"),
         ("frontends/a.py", "from foretrace.compiler import graph"),
+        ("ops/a.py", "def product():\n    import brainevent"),
+        ("frontends/function.py", "import brainunit"),
+        ("learners/learner.py", "import brainstate"),
+        ("entry.py", "from brainstate.nn import Module"),
+        ("learners/module.py", "from foretrace.compat import graphs"),
+        ("entry.py", "import foretrace.compat"),
         ("ops/a.py", "from jax.extend.core import Primitive"),
         ("ops/a.py", "from jax.interpreters import ad"),
         ("ops/a.py", "from jax import extend"),
@@ -140,13 +158,13 @@ def test_wrong_import_is_found(tmp_path: Path, file: str, source: str) -> None:
         ("_jax.py", "from jax._src import core"),
         (
             "ops/a.py",
-            "import brainevent\nfrom foretrace._jax import Primitive\nfrom foretrace.program.records import Leaf",
+            "import numpy\nfrom foretrace._jax import Primitive\nfrom foretrace.program.records import Leaf",
         ),
         ("compiler/rules/a.py", "from .. import patterns\nfrom ...ops import registry"),
-        ("frontends/a.py", "import brainstate\nfrom foretrace.program.records import StepProgram"),
+        ("frontends/brainstate.py", "import brainstate\nfrom foretrace.program.records import StepProgram"),
         ("entry.py", "from foretrace.compiler import graph\nfrom foretrace.frontends import function"),
         ("cli/demo.py", "import foretrace as ft\nimport brainstate"),
-        ("algorithms/a.py", "import jax\nvalue = jax.numpy.zeros(3)"),
+        ("rules/a.py", "import jax\nvalue = jax.numpy.zeros(3)"),
     ],
 )
 def test_right_import_is_left_alone(tmp_path: Path, file: str, source: str) -> None:

@@ -1,5 +1,6 @@
 """The public names: all there, all documented, and all on the reference page."""
 
+import functools
 import inspect
 import re
 from pathlib import Path
@@ -8,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import foretrace as ft
-from foretrace import tasks, train, viz
+from foretrace import compat, tasks, train, viz
 
 # Names that scripts of the field rely on, with the parameters they pass by name.
 CALLED_WITH = {
@@ -59,9 +60,13 @@ HAS = {
 }
 
 
-@pytest.mark.parametrize("name", ft.__all__)
+OURS = [*ft.__all__, "ComparedGradient", "FunctionModel", "Parameter", "StepProgram"]
+THEIRS = [f"compat.{name}" for name in compat.__all__ if name not in ft.__all__]
+
+
+@pytest.mark.parametrize("name", [*OURS, *THEIRS])
 def test_name_is_documented(name: str) -> None:
-    value = getattr(ft, name)
+    value = functools.reduce(getattr, name.split("."), ft)
     assert (inspect.getdoc(value) or "").strip()
     page = (Path(__file__).parent.parent / "docs" / "reference.md").read_text()
     assert (f"`foretrace.{name}`" if inspect.ismodule(value) else f"::: foretrace.{name}\n") in page

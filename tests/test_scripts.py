@@ -16,6 +16,8 @@ import pytest
 SCRIPTS = sorted((Path(__file__).parent.parent / "examples" / "from_braintrace").glob("*.py"))
 IMPORT = "import foretrace as braintrace"
 
+LONG = ("alif_pp_prop", "conv_snn", "copy_gru", "integrator", "lif_pp_prop", "lora", "sparse")
+
 per_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 
 
@@ -46,7 +48,11 @@ def test_there_is_a_script_for_each_kind_of_use() -> None:
     assert [script.stem for script in SCRIPTS] == [*names.split(), "quick_start", "sparse", "vmap"]
 
 
-@per_script
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(script, marks=[pytest.mark.slow] if script.stem in LONG else []) for script in SCRIPTS],
+    ids=lambda script: script.stem,
+)
 def test_loss_falls_by_half(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     losses = run(script)
     assert np.all(np.isfinite(losses))

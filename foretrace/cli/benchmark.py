@@ -100,8 +100,7 @@ class Benchmark:
     def _gradient(self, network: Any, rule: RuleChoice) -> Gradient:
         loss = lambda out, target: (jnp.mean((out.out - target) ** 2), None)
         with as_usage():
-            online = None if rule.is_bptt else network.compile(rule.name, self.batch, **rule.options)
-        learner = train.BPTT(network.step) if online is None else online
+            learner = network.compile(rule.rule, self.batch, **rule.options)
         return Gradient(learner, network.params, network.init_state(self.batch), loss)
 
 

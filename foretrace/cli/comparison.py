@@ -97,7 +97,7 @@ class Comparison:
             rule: The rule.
             result: What its training gave; None where nothing was trained.
         """
-        compiled = self._exact if rule.is_bptt else self._compile(rule)
+        compiled = self._exact if rule.name == BPTT else self._compile(rule)
         first, probe = self.experiment.network.params, self._probe
         (spent,) = seconds_in_turn([lambda: compiled(first, *probe)], REPEATS)
         compare = lambda params: self._agreements(compiled(params, *probe)[0], self._exact(params, *probe)[0])

@@ -101,12 +101,8 @@ class Experiment:
 
     def learner(self, rule: RuleChoice) -> Any:
         """What `fit` takes for a rule."""
-        from foretrace import train
-
-        if rule.is_bptt:
-            return train.BPTT(self.network.step)
         with as_usage():
-            return self.network.compile(rule.name, self.batch_size, **rule.options)
+            return self.network.compile(rule.rule, self.batch_size, **rule.options)
 
     def fit(self, options: argparse.Namespace, learner: Any, folder: Path | None, **further: Any) -> Any:
         """Trains by the options that all trainings share, and some further ones of `fit`.

@@ -1,19 +1,16 @@
 """What there is to say about a compiled model, as plain values: for JSON, and for the page."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from foretrace.algorithms.factored import Factors, effect_of, entered_of
 from foretrace.compiler import ETraceGraph, Parameter
 from foretrace.compiler.reporting.words import HISTORY, POSITIONS, Wording
-from foretrace.engine.blocks import trace_bytes
-from foretrace.engine.plan import Link, Plan
-from foretrace.engine.rule import Rule
-from foretrace.learners import FunctionLearner
+from foretrace.engine.plan import Plan
+from foretrace.learners.blocks import trace_bytes
 from foretrace.program.records import path_name
+from foretrace.rules.rule import Rule
 
 
 def graph_facts(learner: Any, target: str) -> dict[str, Any]:
@@ -28,7 +25,7 @@ def graph_facts(learner: Any, target: str) -> dict[str, Any]:
     """
     import foretrace
 
-    graph, rule, plan = learner.graph, learner.rule, plan_of(learner)
+    graph, rule, plan = learner.graph, learner.rule, learner.pure.plan
     sizes = trace_sizes(plan, rule)
     wording = Wording(graph.program, several_groups=len(graph.hidden_groups) > 1)
     return {
@@ -56,35 +53,20 @@ def graph_facts(learner: Any, target: str) -> dict[str, Any]:
     }
 
 
-def plan_of(learner: Any) -> Plan:
-    """The plan behind a learner."""
-    return learner.plan if isinstance(learner, FunctionLearner) else learner.executor.plan
-
-
 def trace_sizes(plan: Plan, rule: Rule) -> list[int] | None:
     """Bytes of the traces of each parameter, in the graph's order; a shared trace counts for each that shares it.
 
     None where a rule keeps one trace for all parameters together.
     """
-    by_link = _by_link(plan.links, jax.eval_shape(lambda: rule.init(plan)))
-    if by_link is None:
+    parts = rule.traces(plan, jax.eval_shape(lambda: rule.init(plan)))
+    if parts is None:
         return None
     sizes = [0] * len(plan.program.params)
-    for link, kept in zip(plan.links, by_link, strict=True):
-        for parameter in set(link.weight.parameters):
-            sizes[parameter] += sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
+    for kept in parts.values():
+        for link, trace in zip(plan.links, kept, strict=True):
+            for parameter in set(link.weight.parameters):
+                sizes[parameter] += sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trace))
     return sizes
-
-
-def _by_link(links: Sequence[Link], trace: Any) -> list[Any] | None:
-    """What is kept for each link, if the rule keeps it apart."""
-    if isinstance(trace, Factors):
-        return list(zip(entered_of(links, trace), effect_of(links, trace), strict=True))
-    if isinstance(trace, list) and len(trace) == len(links):
-        return trace
-    if isinstance(trace, dict) and all(isinstance(part, list) and len(part) == len(links) for part in trace.values()):
-        return list(zip(*trace.values(), strict=True)) if trace else None
-    return None
 
 
 def _parameter(parameter: Parameter, graph: ETraceGraph, wording: Wording, size: int | None) -> dict[str, Any]:

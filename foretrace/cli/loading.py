@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from foretrace._optional import install_advice, is_brainstate_module
 from foretrace.cli.arguments import CommandError, UsageError
 
 
@@ -103,7 +104,8 @@ def _import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+        is_own = error.name is not None and (name == error.name or name.startswith(f"{error.name}."))
+        if is_own and install_advice(error, name) is None:
             raise UsageError(f"There is no module `{name}` here. A file is named by its path: file.py:Name.") from error
         raise _not_imported(name, error) from error
     except (Exception, SystemExit) as error:
@@ -132,7 +134,9 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _not_imported(name: str, error: BaseException) -> CommandError:
-    return CommandError(f"`{name}` cannot be imported: {type(error).__name__}: {error}\n(--traceback shows where)")
+    advice = install_advice(error, name) if isinstance(error, ModuleNotFoundError) else None
+    said = f"`{name}` cannot be imported: {type(error).__name__}: {error}\n(--traceback shows where)"
+    return CommandError(advice or said)
 
 
 def find_model(
@@ -149,11 +153,7 @@ def find_model(
     Raises:
         UsageError: It is no model, or cannot be called so, or its parameters are not there.
     """
-    import brainstate
-
-    from foretrace.learners import FunctionLearner
-
-    if isinstance(found, brainstate.nn.Module | FunctionLearner):
+    if is_brainstate_module(found) or hasattr(type(found), "pure"):
         return Found(found)
     if not callable(found):
         return _as_model(found, "the target")
@@ -180,11 +180,7 @@ def _made(factory: Any, call: tuple[Sequence[Any], dict[str, Any]]) -> Found:
 
 
 def _as_model(made: Any, what: str) -> Found:
-    import brainstate
-
-    from foretrace.learners import FunctionLearner
-
-    if isinstance(made, brainstate.nn.Module | FunctionLearner):
+    if is_brainstate_module(made) or hasattr(type(made), "pure"):
         return Found(made)
     if all(hasattr(made, name) for name in ("step", "params", "init_state", "n_inputs")):
         import jax.numpy as jnp

@@ -8,16 +8,13 @@ from typing import Any
 
 import jax
 
-from foretrace.train.bptt import as_trainable
-from foretrace.train.contract import Held, Items, Loss
-
 
 @dataclass(frozen=True)
 class Gradient:
     """The gradient of a whole batch of trials, as one function of plain arrays.
 
     Attributes:
-        learner: A learner of a function, or `train.BPTT` of one.
+        learner: A learner.
         params: The parameters.
         state: The state that trials begin with.
         loss: From the output of a step and what stands beside it, to the loss and what is observed.
@@ -26,16 +23,14 @@ class Gradient:
     learner: Any
     params: Any
     state: Any
-    loss: Loss
+    loss: Callable[[Any, Any], tuple[Any, Any]]
 
     def compile(self, inputs: Any, beside: Any) -> Any:
         """Compiles it for arrays of these shapes; nothing is run."""
-        batch = jax.tree.leaves(inputs)[0].shape[1]
-        trainable = as_trainable(self.learner, self.params, self.state, batch, seed=0)
 
         def gradient(params: Any, inputs: Any, beside: Any) -> Any:
-            items = Items(inputs, beside)
-            grads, _, (losses, _) = trainable.grad(params, Held(None, trainable.begin()), items, self.loss)
+            carry = self.learner.init(self.state)
+            grads, _, (losses, _) = self.learner.grad(params, carry, inputs, beside, loss=self.loss, has_aux=True)
             return grads, losses
 
         return jax.jit(gradient).lower(self.params, inputs, beside).compile()

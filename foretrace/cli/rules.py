@@ -33,16 +33,18 @@ class RuleChoice:
         name: Its name.
         options: Its options, defaults included.
         given: The options that were given.
+        own: The class of a rule of the user's own; None for those that have a name here.
     """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
+    own: Any = None
 
     @property
-    def is_bptt(self) -> bool:
-        """Whether it is backpropagation through time."""
-        return self.name == BPTT
+    def rule(self) -> Any:
+        """What `foretrace.compile` takes."""
+        return self.name if self.own is None else self.own
 
     @property
     def label(self) -> str:
@@ -56,7 +58,8 @@ def rule_choice(
     """Reads the name of a rule, with options or without.
 
     Args:
-        text: `name` or `name:option=value:option=value`, in any case.
+        text: `name` or `name:option=value:option=value`, in any case; for a rule of one's own `file.py:Class` in the
+            place of the name, or `package.module:Class`.
         further: More options.
         known: Options that a task recommends, for rules that have no value of their own for them.
         leak: What the potential of a neuron keeps in a step.
@@ -68,25 +71,36 @@ def rule_choice(
         >>> rule_choice("d_rtrl").name, dict(rule_choice("pp_prop:decay_or_rank=0.99").options)
         ('D_RTRL', {'decay_or_rank': 0.99})
     """
-    from foretrace.learners.rules import find_rule
+    from foretrace.rules import find_rule
 
     name, *parts = text.strip().split(":")
-    given = {**_options(parts, text), **(further or {})}
-    if name.upper() == BPTT:
-        if given:
-            raise UsageError(f"BPTT has no options; got {', '.join(given)}.")
-        return RuleChoice(BPTT)
     try:
-        found = find_rule(name)[0].rule_class
+        rule = find_rule(name).name
     except ValueError as error:
-        raise UsageError(f"{error} BPTT is one more where networks are trained.") from error
-    assert found is not None
-    rule = found.name
+        if not parts or "=" in parts[0]:
+            raise UsageError(f"{error} A rule of your own is named by its file and class, my.py:MyRule.") from error
+        own = _own_rule(f"{name}:{parts[0]}")
+        given = {**_options(parts[1:], text), **(further or {})}
+        return RuleChoice(own.name, given, given, own)
+    given = {**_options(parts, text), **(further or {})}
     if rule in OUTSIDE:
         raise UsageError(f"{rule} takes {OUTSIDE[rule]} at every step: use it from Python, see docs/rules.md.")
     defaults = {option: leak if value is LEAK else value for option, value in DEFAULTS.get(rule, {}).items()}
     recommended = {option: value for option, value in (known or {}).items() if option in defaults}
     return RuleChoice(rule, {**defaults, **recommended, **given}, given)
+
+
+def _own_rule(target: str) -> Any:
+    """The class of a user's own rule, by `file.py:Class` or `package.module:Class`."""
+    from foretrace.cli.loading import load
+    from foretrace.rules import Rule
+
+    found = load(target)[0]
+    if not (isinstance(found, type) and issubclass(found, Rule)):
+        raise UsageError(f"`{target}` is no rule. A rule is a class made of `foretrace.Rule`, or of one of its rules.")
+    if not isinstance(getattr(found, "name", None), str):
+        raise UsageError(f'The rule `{target}` has no name: give its class one, `name = "my rule"`.')
+    return found
 
 
 def leak_of(settings: Mapping[str, Any], dt: float) -> float:

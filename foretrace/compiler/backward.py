@@ -42,7 +42,7 @@ Kinds: TypeAlias = list[Kind]
 # Linear in the first operand; the others say where, and must not depend on the cotangents.
 FIRST = frozenset(
     "broadcast_in_dim conj convert_element_type copy cumsum dynamic_slice fft gather imag neg real reduce_precision "
-    "reduce_sum reshape rev slice split squeeze stop_gradient tile transpose".split()
+    "reduce_sum reshape rev slice split squeeze stop_gradient tile transpose untraced".split()
 )
 # Linear in several operands together: their places, None for all.
 JOINTLY: dict[str, tuple[int, ...] | None] = {

@@ -11,8 +11,9 @@ from foretrace.compiler.history import Detour, Parameter, detour, nonlinear_make
 from foretrace.compiler.occurrences import Occurrence, OccurrenceKind
 from foretrace.compiler.patterns import Patterns
 from foretrace.compiler.relations import HiddenParamOpRelation
+from foretrace.compiler.rules.indexing import MOST_CHOICES
 from foretrace.compiler.values import Made, Values
-from foretrace.ops import ETPPrimitive
+from foretrace.ops import ETPPrimitive, untraced_p
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
 from foretrace.program.records import StepProgram, path_name
 
@@ -37,8 +38,13 @@ def find_records(
 
 
 def _mark_records(eqn: JaxprEqn, values: Values) -> list[CompilationRecord]:
-    """What is odd about a marked operator: weights that are data, several outputs."""
+    """What is odd about a marked operator: weights that are data, several outputs; a mark on data."""
     primitive = eqn.primitive
+    if primitive is untraced_p and values.of(eqn.invars[0]) is Made.DATA:
+        text = f"`untraced` at {source_line(eqn)} marks a value that is not made of parameters alone. It does nothing "
+        text += "there: mark the parameters before they meet data."
+        kind = DiagnosticKind.TRAINABLE_INVAR_NOT_PARAMSTATE
+        return [CompilationRecord(kind, DiagnosticLevel.WARNING, text, primitive.name)]
     if not isinstance(primitive, ETPPrimitive):
         return []
     records = []
@@ -155,6 +161,9 @@ def _excluded(
     if not any(patterns.reaches(y_var, out) for out in outs):
         kind, level = DiagnosticKind.RELATION_EXCLUDED_NON_TEMPORAL, DiagnosticLevel.INFO
         text = f"`{name}` reaches no state by `{operator}`: it needs no history there."
+    elif occurrence.on_purpose:
+        kind, level = DiagnosticKind.RELATION_EXCLUDED_ON_PURPOSE, DiagnosticLevel.INFO
+        text = f"`{name}` is kept out of history on purpose, by `untraced`. {keeps}"
     elif occurrence.is_loop:
         kind, level = DiagnosticKind.RELATION_PARTIAL_PATH, DiagnosticLevel.INFO
         text = f"`{name}` also acts from one sub-step of a loop to the next through mixing. {keeps}"
@@ -175,8 +184,9 @@ def _behind(found: Detour, primitive: str) -> tuple[DiagnosticKind, str]:
     if found is not Detour.INDEX:
         return DiagnosticKind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT, f"through {found.value} (`{primitive}`)."
     text = (
-        f"through `{primitive}` at an index that data decides, which may mean any position. A buffer that is shifted "
-        "by a roll or a concatenation is followed; `RTRL` and `SnAp` follow this one too."
+        f"through `{primitive}` at an index that floating values decide, or that may mean more than {MOST_CHOICES} "
+        "positions. A shorter buffer with a whole number as its pointer is followed, and one that is shifted by a roll "
+        "or a concatenation; `RTRL` and `SnAp` follow this one too."
     )
     return DiagnosticKind.RELATION_EXCLUDED_INDEX_BY_DATA, text
 

@@ -6,24 +6,37 @@ previous ones with every mixing output held constant, and from it the derivative
 """
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foretrace._jax import Jaxpr, Var, eval_jaxpr
+from foretrace._jax import Jaxpr, Var, eval_jaxpr, is_complex
 from foretrace.compiler import sparse
 from foretrace.compiler.blocks import Block
+from foretrace.compiler.parts import LARGEST_PACK, Layout, take_apart
 from foretrace.compiler.patterns import Patterns
-from foretrace.compiler.positions import Slot, Transition, TransitionKind, find_transition, is_packed, slot_blocks
+from foretrace.compiler.positions import (
+    Component,
+    Part,
+    Slot,
+    Transition,
+    TransitionKind,
+    find_transition,
+    is_packed,
+    joined,
+    placed,
+    slot_blocks,
+)
 from foretrace.compiler.slicing import DirectSlicer
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
 from foretrace.program.records import Leaf, StepProgram, path_name
 
-LARGEST_PACK = 4
+UNROLLED = 8  # values at a position up to which each has a reverse pass of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +54,7 @@ class HiddenGroup:
         positions: Where each element goes in one step.
         coupled: Some new state of the group depends directly on another new one within the step.
         slicing: Cuts direct parts out of the step.
+        snap: For a learner of SnAp-n, which positions each one reaches within `n` steps; else None.
     """
 
     index: int
@@ -53,6 +67,7 @@ class HiddenGroup:
     positions: Transition = field(repr=False)
     coupled: bool
     slicing: DirectSlicer = field(repr=False)
+    snap: Any = field(default=None, repr=False)
 
     @functools.cached_property
     def transition_jaxpr(self) -> Jaxpr:
@@ -98,22 +113,38 @@ class HiddenGroup:
             by old slot `j` of position `p`. In a relabelled group the new value stands at `positions.targets`.
         """
         entries = self.jacobian_entries(hidden_vals, input_vals)
-        zero = jnp.zeros(self.varshape, jnp.result_type(*hidden_vals))
+        zero = jnp.zeros(self.varshape, self.dtype)
         rows = [jnp.stack([zero if entry is None else entry for entry in row], axis=-1) for row in entries]
         return jnp.stack(rows, axis=-2)
 
     def jacobian_entries(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> list[list[jax.Array | None]]:
         """As `diagonal_jacobian`, an array `(*varshape,)` for each entry; None where new does not depend on old."""
         _, pullback = jax.vjp(lambda *values: self.transition(values, input_vals), *hidden_vals)
-        rows = [self._row(pullback, slot, hidden_vals) for slot in range(self.num_state)]
+        if self.num_state > UNROLLED and self.positions.kind is not TransitionKind.COLLAPSED:
+            columns = self._columns(pullback, hidden_vals)
+        else:
+            rows = [self._row(pullback, slot, hidden_vals) for slot in range(self.num_state)]
+            columns = list(zip(*rows, strict=True))
         return [
-            [None if block.is_empty else entry for entry, block in zip(row, blocks, strict=True)]
-            for row, blocks in zip(rows, self.positions.blocks, strict=True)
+            [None if block.is_empty else column[slot] for column, block in zip(columns, blocks, strict=True)]
+            for slot, blocks in enumerate(self.positions.blocks)
         ]
+
+    def _columns(self, pullback: Any, hidden_vals: Sequence[Any]) -> Sequence[Any]:
+        """Derivatives of all slots by each: one pass mapped over the slots, so that the program does not grow."""
+        ones = self.units(range(self.num_state), self.dtype)
+        cotangents = [c.astype(v.dtype) for c, v in zip(self.states_of(ones), hidden_vals, strict=True)]
+        return self.slots_of(jax.vmap(pullback)(cotangents))
+
+    def units(self, slots: Sequence[int], dtype: Any) -> list[jax.Array]:
+        """For each slot of the group an array `(slots, *varshape)`: ones in the row of that slot, zeros elsewhere."""
+        rows = np.eye(self.num_state)[list(slots)].reshape(len(slots), -1, *(1,) * len(self.varshape))
+        shape = (len(slots), *self.varshape)
+        return [jnp.broadcast_to(jnp.asarray(rows[:, j], dtype), shape) for j in range(self.num_state)]
 
     def _row(self, pullback: Any, slot: int, hidden_vals: Sequence[Any]) -> list[jax.Array]:
         """Derivatives of one slot by all: one cotangent of ones for each colour, read at sources of that colour."""
-        dtype = jnp.result_type(*hidden_vals)
+        dtype = self.dtype
         if self.positions.kind is not TransitionKind.COLLAPSED:
             return self._pulled(pullback, slot, jnp.ones(self.varshape, dtype), hidden_vals)
         row = [jnp.zeros(self.varshape, dtype)] * self.num_state
@@ -129,36 +160,76 @@ class HiddenGroup:
         fitting = [part.astype(value.dtype) for part, value in zip(cotangents, hidden_vals, strict=True)]
         return self.slots_of(pullback(fitting))
 
-    def slots_of(self, states: Sequence[Any]) -> list[jax.Array]:
-        """The states, one for each of the group, as one array `(..., *varshape)` for each slot, in a common dtype."""
-        dtype = jnp.result_type(*states)
-        parts = [
-            states[slot.state] if slot.index is None else states[slot.state][..., slot.index] for slot in self.slots
-        ]
+    @property
+    def dtype(self) -> Any:
+        """The dtype of a slot: real, and common to all states."""
+        return jnp.finfo(jnp.result_type(*(var.aval.dtype for var in self.hidden_outvars))).dtype
+
+    def value_slots(self, states: Sequence[Any]) -> list[jax.Array]:
+        """Values (or tangents) of the states as one array `(..., *varshape)` for each slot, in a common dtype."""
+        parts = [self.slot_of(slot, states[slot.state]) for slot in self.slots]
+        dtype = jnp.result_type(*parts)
         return [part.astype(dtype) for part in parts]
 
+    def slots_of(self, cotangents: Sequence[Any]) -> list[jax.Array]:
+        """Cotangents of the states as one array `(..., *varshape)` for each slot.
+
+        In JAX the cotangent of `x + iy` is that of `x` minus `i` times that of `y`.
+        """
+        return self.value_slots([jnp.conj(c) if jnp.iscomplexobj(c) else c for c in cotangents])
+
+    def slot_of(self, slot: Slot, state: Any) -> jax.Array:
+        """One slot, `(..., *varshape)`, of a value of the state that it belongs to."""
+        rank = self.hidden_outvars[slot.state].aval.ndim
+        values = jnp.asarray(state) if slot.part is None else slot.part.take(state, rank)
+        if slot.component is not None:
+            values = jnp.imag(values) if slot.component is Component.IMAGINARY else jnp.real(values)
+        return values.reshape(*state.shape[: state.ndim - rank], *self.varshape)
+
     def states_of(self, slots: Sequence[jax.Array]) -> list[jax.Array]:
-        """The states, put together from one array for each slot."""
+        """Cotangents of the states, put together from one array for each slot."""
+        return [jnp.conj(value) if jnp.iscomplexobj(value) else value for value in self.value_states(slots)]
+
+    def value_states(self, slots: Sequence[jax.Array]) -> list[jax.Array]:
+        """Values of the states, put together from one array for each slot."""
         states = []
-        for k in range(len(self.hidden_paths)):
-            own = [values for slot, values in zip(self.slots, slots, strict=True) if slot.state == k]
-            states.append(jnp.stack(own, axis=-1) if self._is_packed(k) else own[0])
+        for k, var in enumerate(self.hidden_outvars):
+            own = [(slot, values) for slot, values in zip(self.slots, slots, strict=True) if slot.state == k]
+            sides = [[values for slot, values in own if slot.component is side] for side in (None, *Component)]
+            values = sides[0] or [jax.lax.complex(*pair) for pair in zip(*sides[1:], strict=True)]
+            parts = [slot.part for slot, _ in own if slot.component is not Component.IMAGINARY]
+            states.append(self._joined(parts, values, var.aval.shape))
         return states
+
+    def _joined(self, parts: Sequence[Part | None], values: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
+        lead = values[0].shape[: values[0].ndim - len(self.varshape)]
+        known = [part for part in parts if part is not None]
+        if not known:
+            return values[0].reshape(*lead, *shape)
+        axis, length = known[0].axis, len(known[0].places)
+        fitting = (*lead, *shape[:axis], length, *shape[axis + 1 :])
+        return joined(known, [value.reshape(fitting) for value in values], shape)
+
+    @functools.cached_property
+    def placed(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        """For each state the slot and the position of each of its elements."""
+        return tuple(placed(self.slots, k, var.aval.shape) for k, var in enumerate(self.hidden_outvars))
+
+    def is_packed(self, state: int) -> bool:
+        """Whether a state of the group has several slots."""
+        return any(slot.part is not None for slot in self.slots if slot.state == state)
 
     def concat_hidden(self, splitted_hid_vals: Sequence[Any]) -> jax.Array:
         """Joins the states into one array of shape `(*varshape, num_state)`."""
-        return jnp.stack(self.slots_of(splitted_hid_vals), axis=-1)
+        return jnp.stack(self.value_slots(splitted_hid_vals), axis=-1)
 
     def split_hidden(self, concat_hid_vals: jax.Array) -> list[jax.Array]:
         """Takes an array of shape `(*varshape, num_state)` apart into the states."""
-        return self.states_of([concat_hid_vals[..., slot] for slot in range(self.num_state)])
+        return self.value_states([concat_hid_vals[..., slot] for slot in range(self.num_state)])
 
     def dict(self) -> dict[str, Any]:
         """The attributes by name."""
         return {name: getattr(self, name) for name in (*self.__dataclass_fields__, "num_state", "transition_jaxpr")}
-
-    def _is_packed(self, state: int) -> bool:
-        return next(slot.index is not None for slot in self.slots if slot.state == state)
 
 
 def find_groups(
@@ -175,81 +246,146 @@ def find_groups(
     Returns:
         The groups, and records of what was packed, relabelled, dropped or crosses shapes.
     """
-    records: list[CompilationRecord] = []
-    packed = [_pack(leaf, k, program, patterns, records) for k, leaf in enumerate(program.hidden)]
-    members = _connect(program, packed, patterns, records)
-    groups = [_group(i, group, program, slicer, patterns, packed, states, records) for i, group in enumerate(members)]
-    return tuple(groups), tuple(records)
+    finder = _Finder(program, patterns)
+    found = sorted((one for cluster in finder.clusters() for one in finder.laid_out(cluster)), key=lambda one: one[0])
+    groups = []
+    for index, (members, layout, transition) in enumerate(found):
+        invars, outvars = finder.variables(members)
+        paths = tuple(program.hidden[k].path for k in members)
+        finder.records += _transition_records(transition, paths)
+        groups.append(
+            HiddenGroup(
+                index=index,
+                hidden_paths=paths,
+                hidden_states=tuple(states[k] for k in members),
+                hidden_invars=invars,
+                hidden_outvars=outvars,
+                varshape=layout.shape,
+                slots=layout.slots,
+                positions=transition,
+                coupled=any(a is not b and not patterns.of(a, b).is_empty for a in outvars for b in outvars),
+                slicing=slicer,
+            )
+        )
+    return tuple(groups), tuple(finder.records)
 
 
-def _pack(leaf: Leaf, k: int, program: StepProgram, patterns: Patterns, records: list[CompilationRecord]) -> bool:
-    shape = leaf.aval.shape
-    if leaf.packed or not shape or not 1 < shape[-1] <= LARGEST_PACK:
-        return leaf.packed
-    block = patterns.of(program.hidden_outvars[k], program.hidden_invars[k])
-    if block.is_identity or not is_packed(block, shape[-1]) or not _joins(block):
-        return False
-    text = f"State `{leaf.name}` of shape {shape} mixes its last axis element by element: it holds {shape[-1]} states."
-    records.append(_record(DiagnosticKind.STATE_PACKED, DiagnosticLevel.INFO, text, [leaf.path]))
-    return True
+Found = tuple[list[int], Layout, Transition]
+
+
+class _Finder:
+    """Finds which states form a group, and how they lie over its positions."""
+
+    def __init__(self, program: StepProgram, patterns: Patterns) -> None:
+        self.program, self.patterns = program, patterns
+        self.records: list[CompilationRecord] = []
+        self.parts = [self._parts(k, leaf) for k, leaf in enumerate(program.hidden)]
+        self.edges = {(i, j) for i in range(len(self.parts)) for j in range(len(self.parts)) if self._depends(i, j)}
+
+    def variables(self, members: Sequence[int]) -> tuple[tuple[Var, ...], tuple[Var, ...]]:
+        """The variables of some states before and after the step."""
+        program = self.program
+        return tuple(program.hidden_invars[k] for k in members), tuple(program.hidden_outvars[k] for k in members)
+
+    def clusters(self) -> list[list[int]]:
+        """States that depend on one another directly, whatever their shapes."""
+        return self._connected(range(len(self.parts)), self.edges)
+
+    def laid_out(self, cluster: Sequence[int]) -> list[Found]:
+        """The groups of a cluster: one of all of its states where positions can be told, else one for each shape."""
+        shapes = {k: self._shape(k) for k in cluster}
+        members = self._connected(cluster, {(i, j) for i, j in self.edges if shapes.get(i) == shapes.get(j)})
+        plain = [self._found(group, self._plain(group)) for group in members]
+        if len(plain) == 1 and plain[0][2].kind is not TransitionKind.COLLAPSED:
+            return plain
+        layout = take_apart(*self._described(cluster), moving=self._moves(cluster))
+        if layout is None:
+            across = [(i, j) for i, j in sorted(self.edges) if i in shapes and shapes[i] != shapes[j]]
+            self.records += [_across(self.program.hidden[i], self.program.hidden[j]) for i, j in across]
+            return plain
+        self.records += [_packed(self.program.hidden[k], layout, n) for n, k in enumerate(cluster)]
+        return [self._found(list(cluster), layout)]
+
+    def _moves(self, cluster: Sequence[int]) -> bool:
+        """Whether each element of some states moves to one place of each at most, be it one known at run time alone."""
+        invars, outvars = self.variables(cluster)
+        pairs = [(new, old) for new in outvars for old in invars]
+        still = [self.patterns.of(new, old) for new, old in pairs if not self.patterns.reaches_by_choice(old, new)]
+        return not any(map(_joins, still))
+
+    def _depends(self, i: int, j: int) -> bool:
+        new = self.program.hidden_outvars[i]
+        sources = self.program.hidden_invars[j], self.program.hidden_outvars[j]
+        return i != j and not all(self.patterns.of(new, source).is_empty for source in sources)
+
+    def _connected(self, states: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[list[int]]:
+        label = {k: k for k in states}
+        for i, j in sorted(edges):
+            if i in label:
+                own, other = label[i], label[j]
+                label = {k: min(own, other) if mark in (own, other) else mark for k, mark in label.items()}
+        return [[k for k in states if label[k] == first] for first in sorted(set(label.values()))]
+
+    def _parts(self, k: int, leaf: Leaf) -> tuple[Part | None, ...]:
+        """The parts of a state whose last axis holds several values of one position, by declaration or use."""
+        shape = leaf.aval.shape
+        packed = leaf.packed or self._mixes_last_axis(k, shape)
+        if packed and not leaf.packed:
+            text = f"State `{leaf.name}` of shape {shape} mixes its last axis element by element: "
+            text += f"it holds {shape[-1]} states."
+            self.records.append(_record(DiagnosticKind.STATE_PACKED, DiagnosticLevel.INFO, text, [leaf.path]))
+        return tuple(Part(len(shape) - 1, (entry,)) for entry in range(shape[-1])) if packed else (None,)
+
+    def _mixes_last_axis(self, k: int, shape: tuple[int, ...]) -> bool:
+        if not shape or not 1 < shape[-1] <= LARGEST_PACK:
+            return False
+        block = self.patterns.of(self.program.hidden_outvars[k], self.program.hidden_invars[k])
+        return not block.is_identity and is_packed(block, shape[-1]) and _joins(block)
+
+    def _shape(self, k: int) -> tuple[int, ...]:
+        shape = self.program.hidden[k].aval.shape
+        return shape if self.parts[k][0] is None else shape[:-1]
+
+    def _plain(self, members: Sequence[int]) -> Layout:
+        """States of one shape, packed ones by their last axis."""
+        slots = tuple(Slot(n, part) for n, k in enumerate(members) for part in self.parts[k])
+        return Layout(self._shape(members[0]), slots)
+
+    def _with_components(self, members: Sequence[int], layout: Layout) -> Layout:
+        """The real and the imaginary part of a complex value are two values of its position."""
+        complex_states = [n for n, k in enumerate(members) if is_complex(self.program.hidden[k].aval)]
+        slots = [
+            replace(slot, component=component)
+            for slot in layout.slots
+            for component in (Component if slot.state in complex_states else [None])
+        ]
+        return Layout(layout.shape, tuple(slots))
+
+    def _found(self, members: list[int], layout: Layout) -> Found:
+        blocks = self._described(members)[1][0]
+        layout = self._with_components(members, layout)
+        return members, layout, find_transition(slot_blocks(blocks, layout.slots, math.prod(layout.shape)))
+
+    def _described(self, members: Sequence[int]) -> tuple[list[tuple[int, ...]], list[list[list[Block]]]]:
+        """The shapes of some states, and the patterns of new ones by previous ones and by new ones."""
+        invars, outvars = self.variables(members)
+        shapes = [self.program.hidden[k].aval.shape for k in members]
+        return shapes, [[[self.patterns.of(new, old) for old in side] for new in outvars] for side in (invars, outvars)]
 
 
 def _joins(block: Block) -> bool:
     return any(sparse.largest_count(numbers) > 1 for numbers in block.pairs())
 
 
-def _connect(
-    program: StepProgram, packed: Sequence[bool], patterns: Patterns, records: list[CompilationRecord]
-) -> list[list[int]]:
-    shapes = [leaf.aval.shape[:-1] if p else leaf.aval.shape for leaf, p in zip(program.hidden, packed, strict=True)]
-    label = list(range(len(shapes)))
-    for i, new in enumerate(program.hidden_outvars):
-        for j in range(len(shapes)):
-            sources = (program.hidden_invars[j], program.hidden_outvars[j])
-            if i == j or all(patterns.of(new, source).is_empty for source in sources):
-                continue
-            if shapes[i] == shapes[j]:
-                label = [min(label[i], label[j]) if mark in (label[i], label[j]) else mark for mark in label]
-            else:
-                records.append(_across(program.hidden[i], program.hidden[j]))
-    return [[k for k, mark in enumerate(label) if mark == first] for first in sorted(set(label))]
-
-
-def _group(
-    index: int,
-    members: Sequence[int],
-    program: StepProgram,
-    slicer: DirectSlicer,
-    patterns: Patterns,
-    packed: Sequence[bool],
-    states: Sequence[Any],
-    records: list[CompilationRecord],
-) -> HiddenGroup:
-    leaves = [program.hidden[k] for k in members]
-    invars = [program.hidden_invars[k] for k in members]
-    outvars = [program.hidden_outvars[k] for k in members]
-    shape = leaves[0].aval.shape[:-1] if packed[members[0]] else leaves[0].aval.shape
-    slots = [
-        Slot(n, entry)
-        for n, k in enumerate(members)
-        for entry in (range(program.hidden[k].aval.shape[-1]) if packed[k] else [None])
-    ]
-    blocks = [[patterns.of(new, old) for old in invars] for new in outvars]
-    transition = find_transition(slot_blocks(blocks, slots, int(np.prod(shape, dtype=int))))
-    paths = tuple(leaf.path for leaf in leaves)
-    records += _transition_records(transition, paths)
-    return HiddenGroup(
-        index=index,
-        hidden_paths=paths,
-        hidden_states=tuple(states[k] for k in members),
-        hidden_invars=tuple(invars),
-        hidden_outvars=tuple(outvars),
-        varshape=tuple(shape),
-        slots=tuple(slots),
-        positions=transition,
-        coupled=any(a is not b and not patterns.of(a, b).is_empty for a in outvars for b in outvars),
-        slicing=slicer,
-    )
+def _packed(leaf: Leaf, layout: Layout, state: int) -> CompilationRecord:
+    """What is said of a state of a cluster that was taken apart."""
+    parts = [slot.part for slot in layout.slots if slot.state == state and slot.part is not None]
+    text = f"State `{leaf.name}` of shape {leaf.aval.shape} "
+    if parts:
+        text += f"holds {len(parts)} values, along axis {parts[0].axis}, at each position of shape {layout.shape}."
+    else:
+        text += f"holds one value at each position of shape {layout.shape}, beside those of states of other shapes."
+    return _record(DiagnosticKind.STATE_PACKED, DiagnosticLevel.INFO, text, [leaf.path])
 
 
 def _transition_records(transition: Transition, paths: tuple[Path, ...]) -> list[CompilationRecord]:

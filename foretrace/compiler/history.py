@@ -175,6 +175,8 @@ def detour(
 def _untraced(
     occurrence: Occurrence, program: StepProgram, patterns: Patterns, occurrences: Sequence[Occurrence]
 ) -> str:
+    if occurrence.on_purpose:
+        return "is kept out on purpose, by `untraced`"
     if occurrence.is_loop:
         return "acts from one sub-step of a loop to the next through mixing"
     if occurrence.kind is OccurrenceKind.OPAQUE:

@@ -59,6 +59,7 @@ class Occurrence:
         y_var: The operator's output; for an elementwise occurrence, the value itself.
         marked: The user marked it.
         traced: An eligibility trace is to be kept for it where it reaches a state.
+        on_purpose: It is not traced because the user says so, by `foretrace.untraced`.
     """
 
     kind: OccurrenceKind
@@ -69,6 +70,7 @@ class Occurrence:
     y_var: Var
     marked: bool
     traced: bool
+    on_purpose: bool = False
 
     @property
     def is_loop(self) -> bool:
@@ -144,7 +146,8 @@ def _marked(eqn: JaxprEqn, values: Values, candidates: list[int]) -> Iterator[Oc
         x_index = primitive.x_invar_index
         x_var = None if x_index is None else _variable(eqn.invars[x_index])
         y_var = eqn.outvars[primitive.y_outvar_index]
-        yield Occurrence(OccurrenceKind.LINEAR, primitive, eqn, weights, x_var, y_var, marked=True, traced=True)
+        out = any(weight.var in values.untraced for weight in weights)
+        yield Occurrence(OccurrenceKind.LINEAR, primitive, eqn, weights, x_var, y_var, True, not out, out)
     for i in rest:
         yield _one(eqn, OccurrenceKind.OPAQUE, i, values, None, eqn.invars[i], False)
 
@@ -160,8 +163,9 @@ def _one(
 ) -> Occurrence:
     weight = _weight("weight", index, eqn, values)
     mark = values.marks.get(weight.var)
-    traced = kind is not OccurrenceKind.OPAQUE and (traced or mark is not None)
-    return Occurrence(kind, mark or eqn.primitive, eqn, (weight,), x_var, y_var, mark is not None, traced)
+    out = weight.var in values.untraced
+    traced = kind is not OccurrenceKind.OPAQUE and (traced or mark is not None) and not out
+    return Occurrence(kind, mark or eqn.primitive, eqn, (weight,), x_var, y_var, mark is not None, traced, out)
 
 
 def _weight(name: str, index: int, eqn: JaxprEqn, values: Values) -> Weight:

@@ -32,7 +32,8 @@ Pattern = dict[int, Block]
 
 @dataclass
 class Patterns:
-    """What the analysis found; see `analyse`. `unknown` names the primitives on the way that nothing is known of."""
+    """What the analysis found; see `analyse`. `unknown` names the primitives on the way that nothing is known of;
+    `chosen` tells, as `direct` and `mixed` do, which sources reach a variable by an index known at run time alone."""
 
     jaxpr: Jaxpr
     sources: tuple[Var, ...]
@@ -40,6 +41,7 @@ class Patterns:
     blocks: dict[Var, Pattern] = field(default_factory=dict)
     direct: dict[Var, int] = field(default_factory=dict)
     mixed: dict[Var, int] = field(default_factory=dict)
+    chosen: dict[Var, int] = field(default_factory=dict)
     structures: dict[int, Structure] = field(default_factory=dict)
     unknown: dict[str, None] = field(default_factory=dict)
     _number: dict[Var, int] = field(default_factory=dict)
@@ -68,6 +70,10 @@ class Patterns:
     def reaches_through_mixing(self, source: Var, var: Atom) -> bool:
         """Whether some path with a mixing equation on it leads from `source` to `var`."""
         return not isinstance(var, Literal) and bool(self.mixed.get(var, 0) >> self._number[source] & 1)
+
+    def reaches_by_choice(self, source: Var, var: Atom) -> bool:
+        """Whether some direct path from `source` to `var` runs through an index that is known at run time alone."""
+        return not isinstance(var, Literal) and bool(self.chosen.get(var, 0) >> self._number[source] & 1)
 
     def first_mixing(self, source: Var, outs: Sequence[Atom]) -> list[JaxprEqn]:
         """The mixing equations where direct paths from `source` end that lead on to `outs`."""
@@ -160,17 +166,18 @@ def _seed(found: Patterns, var: Var) -> None:
 
 
 def _propagate(found: Patterns, eqn: JaxprEqn, out: Var, locals_: Mapping[int, Local]) -> None:
-    direct = mixed = 0
+    direct = mixed = chosen = 0
     block: Pattern = {}
     for i, local in locals_.items():
         source = eqn.invars[i]
         found.unknown.update(dict.fromkeys(sorted(local.unknown)))
         before, behind = found.direct.get(source, 0), found.mixed.get(source, 0)
         direct, mixed = direct | (0 if local.mixing else before), mixed | behind | (before if local.mixing else 0)
+        chosen |= 0 if local.mixing else found.chosen.get(source, 0) | (before if local.chosen else 0)
         if local.mixing and found.cut:
             continue
         _merge(block, ((number, local.apply(p)) for number, p in found.blocks.get(source, {}).items()))
-    found.blocks[out], found.direct[out], found.mixed[out] = block, direct, mixed
+    found.blocks[out], found.direct[out], found.mixed[out], found.chosen[out] = block, direct, mixed, chosen
 
 
 def _merge(block: Pattern, new: Iterable[tuple[int, Block]]) -> None:

@@ -1,7 +1,8 @@
 """Positions: how the elements of a group's states stand to one another.
 
 A group's states are laid out as *slots* over common positions: a plain state is one slot, a packed one has a slot for
-each entry of its last axis. From the direct patterns follows the kind of its transition:
+each of the parts that lie side by side along one of its axes. From the direct patterns follows the kind of its
+transition:
 
 - aligned: every element depends on its own position alone, the case of nearly every model;
 - relabelled: every element moves to one other position (a roll, a delay line) and is followed there;
@@ -11,13 +12,14 @@ each entry of its last axis. From the direct patterns follows the kind of its tr
 import enum
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from foretrace.compiler import sparse
-from foretrace.compiler.blocks import Block
-from foretrace.compiler.sparse import Matrix
+from foretrace.compiler.blocks import Block, empty
 
 
 class TransitionKind(enum.StrEnum):
@@ -29,20 +31,78 @@ class TransitionKind(enum.StrEnum):
 
 
 @dataclass(frozen=True)
+class Part:
+    """Some places along one axis of a state that holds several values at each position.
+
+    Attributes:
+        axis: The axis.
+        places: A place for each position along it; -1 where a position has no such value. A single one stands for an
+            axis that positions do not have.
+    """
+
+    axis: int
+    places: tuple[int, ...]
+
+    def take(self, values: jax.Array, rank: int) -> jax.Array:
+        """The part of a state of this rank, which may have further axes in front."""
+        axis = self.axis - rank
+        if (run := as_slice(self.places)) is not None:
+            return values[(..., run, *(slice(None),) * (rank - self.axis - 1))]
+        places = np.asarray(self.places)
+        taken = jnp.take(values, np.maximum(places, 0), axis=axis)
+        present = (places >= 0).reshape(-1, *(1,) * (rank - self.axis - 1))
+        return taken if present.all() else jnp.where(present, taken, 0)
+
+    def elements(self, shape: tuple[int, ...]) -> np.ndarray:
+        """The numbers of its elements in a state of this shape; -1 for those that are not there."""
+        places = np.asarray(self.places)
+        numbers = np.take(np.arange(np.prod(shape)).reshape(shape), np.maximum(places, 0), axis=self.axis)
+        present = (places >= 0).reshape(-1, *(1,) * (len(shape) - self.axis - 1))
+        return np.where(present, numbers, -1)
+
+
+def as_slice(places: Sequence[int]) -> slice | None:
+    """Evenly spaced places as a slice; None for others."""
+    stride = places[1] - places[0] if len(places) > 1 else 1
+    regular = places[0] >= 0 and stride > 0 and tuple(range(places[0], places[-1] + 1, stride)) == tuple(places)
+    return slice(places[0], places[-1] + 1, stride) if regular else None
+
+
+def joined(parts: Sequence[Part], values: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
+    """A state of this shape from the values of its parts, which may have further axes in front."""
+    axis, rank = parts[0].axis, len(shape)
+    whole = jnp.concatenate(values, axis=axis - rank)
+    order = np.concatenate([part.places for part in parts])
+    place = np.full(shape[axis], -1)
+    place[order[order >= 0]] = np.flatnonzero(order >= 0)
+    return Part(axis, tuple(place.tolist())).take(whole, rank)
+
+
+class Component(enum.Enum):
+    """Which of the two numbers of a complex one."""
+
+    REAL = "real"
+    IMAGINARY = "imaginary"
+
+
+@dataclass(frozen=True)
 class Slot:
     """One value at each position of a group.
 
     Attributes:
         state: Index of the state within the group.
-        index: Entry of a packed state's last axis; None for a plain state.
+        part: The part of the state; None for the whole of it.
+        component: The component of a complex state; None for a real one.
     """
 
     state: int
-    index: int | None
+    part: Part | None = None
+    component: Component | None = None
 
-    def elements(self, positions: int, width: int) -> np.ndarray:
-        """The elements of the state that belong to this slot, by position."""
-        return np.arange(positions) * width + (self.index or 0)
+    def elements(self, shape: tuple[int, ...]) -> np.ndarray:
+        """The number of its element in a state of this shape at each position, -1 for none."""
+        size = int(np.prod(shape, dtype=int))
+        return np.arange(size) if self.part is None else self.part.elements(shape).reshape(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,21 +163,39 @@ def _kind(block: Block) -> TransitionKind:
 
 def slot_blocks(states: Sequence[Sequence[Block]], slots: Sequence[Slot], positions: int) -> list[list[Block]]:
     """Cuts state-by-state patterns into slot-by-slot ones."""
-    if all(slot.index is None for slot in slots):
+    if any(slot.component is not None for slot in slots):
+        # Both components of a new value may depend on both of an old one.
+        plain = [replace(slot, component=None) for slot in slots]
+        whole = list(dict.fromkeys(plain))
+        found, place = slot_blocks(states, whole, positions), [whole.index(slot) for slot in plain]
+        return [[found[i][j] for j in place] for i in place]
+    if all(slot.part is None for slot in slots):
         return [list(row) for row in states]
-    chosen = [(slot.state, slot.elements(positions, _width(states, slot.state, positions))) for slot in slots]
-    return [[_cut(states[i][j], rows, columns) for j, columns in chosen] for i, rows in chosen]
+    none = empty((positions,), (positions,))
+    found = [[none] * len(slots) for _ in slots]
+    places = [placed(slots, k, row[k].out_shape) for k, row in enumerate(states)]
+    for (new_slot, new), row in zip(places, states, strict=True):
+        for (old_slot, old), block in zip(places, row, strict=True):
+            rows, columns = block.pairs()
+            numbers = new_slot[rows] * len(slots) + old_slot[columns]
+            order = np.argsort(numbers, kind="stable")
+            present, starts = np.unique(numbers[order], return_index=True)
+            for number, own in zip(present, np.split(order, starts)[1:], strict=True):
+                part = sparse.from_pairs(new[rows[own]], old[columns[own]], (positions, positions))
+                i, j = divmod(int(number), len(slots))
+                found[i][j] = Block((positions,), (positions,), matrix=part)
+    return found
 
 
-def _width(states: Sequence[Sequence[Block]], state: int, positions: int) -> int:
-    return states[state][state].shape[0] // max(positions, 1)
-
-
-def _cut(block: Block, rows: np.ndarray, columns: np.ndarray) -> Block:
-    if block.shape == (len(rows), len(columns)):
-        return block
-    part = Matrix(block.matrix[rows][:, columns])
-    return Block((len(rows),), (len(columns),), matrix=part)
+def placed(slots: Sequence[Slot], state: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The slot and the position of each element of a state."""
+    slot_of, position_of = np.zeros((2, int(np.prod(shape, dtype=int))), np.int64)
+    for number, slot in enumerate(slots):
+        if slot.state == state:
+            elements = slot.elements(shape)
+            present = elements >= 0
+            slot_of[elements[present]], position_of[elements[present]] = number, np.flatnonzero(present)
+    return slot_of, position_of
 
 
 def is_packed(block: Block, width: int) -> bool:

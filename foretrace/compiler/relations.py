@@ -151,13 +151,13 @@ class HiddenParamOpRelation:
 def find_reach(group: HiddenGroup, y_var: Var, patterns: Patterns) -> Reach:
     """Where the elements of `y` go in a group."""
     positions, size = int(np.prod(group.varshape, dtype=int)), size_of(y_var)
-    found = [patterns.of(out, y_var) for out in group.hidden_outvars]
-    found = [block for block in found if not block.is_empty]
+    found = {k: patterns.of(out, y_var) for k, out in enumerate(group.hidden_outvars)}
+    found = {k: block for k, block in found.items() if not block.is_empty}
 
     def edges() -> list[tuple[np.ndarray, np.ndarray]]:
-        return [_edges(block, positions) for block in found]
+        return [_edges(group, k, block) for k, block in found.items()]
 
-    if _surely_single(found, group.varshape) or _single(edges(), size):
+    if _surely_single(list(found.values()), group.varshape) or _single(edges(), size):
         return Reach(1, positions, size, edges)
     rows, columns = (np.concatenate(parts) for parts in zip(*edges(), strict=True))
     pattern = sparse.from_pairs(rows, columns, (positions, size))
@@ -177,11 +177,10 @@ def _surely_single(found: Sequence[Block], varshape: tuple[int, ...]) -> bool:
     return all(disjoint(one, two) for n, one in enumerate(maps) for two in maps[:n])
 
 
-def _edges(block: Block, positions: int) -> tuple[np.ndarray, np.ndarray]:
+def _edges(group: HiddenGroup, state: int, block: Block) -> tuple[np.ndarray, np.ndarray]:
     """Positions (of a state that may be packed) and the elements of `y` that reach them."""
-    width = block.shape[0] // max(positions, 1)
     elements, sources = block.pairs()
-    return elements if width <= 1 else elements // width, sources
+    return group.placed[state][1][elements] if group.is_packed(state) else elements, sources
 
 
 def _single(edges: Sequence[tuple[np.ndarray, np.ndarray]], size: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, bind_eqn
+from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, bind_eqn, is_float
 from foretrace.compiler import blocks, sparse
 from foretrace.compiler.axismaps import AxisMap
 from foretrace.compiler.blocks import Block
@@ -26,17 +26,24 @@ class Local:
         build: Makes the block; called once, and only where the path is not cut.
         mixing: One element of the output depends on several of the input, so the path is cut.
         unknown: Names of the primitives on the path that nothing is known of, which count as mixing everything.
+        chosen: One element of the output is one of the input, but which one is known at run time alone; the block
+            names all that it may be.
     """
 
-    __slots__ = ("_block", "_build", "mixing", "unknown")
+    __slots__ = ("_block", "_build", "chosen", "mixing", "unknown")
 
     def __init__(
-        self, build: Callable[[], Block] | Block, mixing: bool = False, unknown: frozenset[str] = frozenset()
+        self,
+        build: Callable[[], Block] | Block,
+        mixing: bool = False,
+        unknown: frozenset[str] = frozenset(),
+        chosen: bool = False,
     ) -> None:
         self._block = build if isinstance(build, Block) else None
         self._build = build
         self.mixing = mixing
         self.unknown = unknown
+        self.chosen = chosen
 
     @property
     def block(self) -> Block:
@@ -189,6 +196,7 @@ class Known:
     _values: dict[Var, np.ndarray | None] = field(default_factory=dict)
     _constants: dict[Var, Any] = field(default_factory=dict)
     _definition: dict[Var, JaxprEqn] = field(default_factory=dict)
+    _counted: dict[Var, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._constants.update(zip(self.jaxpr.constvars, self.consts, strict=False))
@@ -207,6 +215,16 @@ class Known:
     def definition(self, atom: Atom) -> JaxprEqn | None:
         """The equation that makes a variable; None for an input or a literal."""
         return None if isinstance(atom, Literal) else self._definition.get(atom)
+
+    def is_counted(self, atom: Atom) -> bool:
+        """Whether a value follows from whole numbers alone: counters, pointers, tokens, and no floating value."""
+        if not isinstance(atom, Literal) and atom not in self._counted:
+            made = self._definition.get(atom)
+            # What the equations use without defining it is made of parameters.
+            given = made is None and atom in {*self.jaxpr.invars, *self.jaxpr.constvars}
+            counted = given or (made is not None and all(map(self.is_counted, made.invars)))
+            self._counted[atom] = counted and not is_float(atom.aval)
+        return not is_float(atom.aval) if isinstance(atom, Literal) else self._counted[atom]
 
     def _evaluate(self, eqn: JaxprEqn) -> None:
         inputs = [self.value(a) for a in eqn.invars]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Primitive, Var, new_jaxpr
 from foretrace.compiler.backward import nonlinear_calls
-from foretrace.ops import is_etp_primitive
+from foretrace.ops import is_etp_primitive, untraced_p
 from foretrace.program.records import StepProgram
 
 
@@ -32,6 +32,7 @@ class Values:
         marks: For values that passed through a marked elementwise operator, that operator.
         data_jaxpr: The program without the equations between values of parameters alone.
         nonlinear: Values of parameters alone that are made by a call whose backward pass is not linear, with that call.
+        untraced: Values of parameters alone that the user keeps out of history, or that are made of such.
     """
 
     made: dict[Var, Made]
@@ -39,6 +40,7 @@ class Values:
     marks: dict[Var, Primitive]
     data_jaxpr: Jaxpr
     nonlinear: dict[Var, JaxprEqn]
+    untraced: frozenset[Var] = frozenset()
 
     def of(self, atom: Atom) -> Made:
         """What a variable or literal is made of."""
@@ -62,6 +64,7 @@ def classify(program: StepProgram) -> Values:
     states = set(program.hidden_outvars)
     marks: dict[Var, Primitive] = {}
     nonlinear: dict[Var, JaxprEqn] = {}
+    untraced: set[Var] = set()
     kept: list[JaxprEqn] = []
     for eqn in jaxpr.eqns:
         operands = [atom for atom in eqn.invars if not isinstance(atom, Literal)]
@@ -73,10 +76,12 @@ def classify(program: StepProgram) -> Values:
             marks.update({out: mark for mark in _marks(eqn, operands, marks) for out in eqn.outvars})
             calls = [*(call for call, _ in nonlinear_calls(eqn)), *(nonlinear[v] for v in operands if v in nonlinear)]
             nonlinear.update({out: calls[0] for out in eqn.outvars if calls})
+            if eqn.primitive is untraced_p or untraced.intersection(operands):
+                untraced.update(eqn.outvars)
         else:
             kept.append(eqn)
     data_jaxpr = new_jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, kept)
-    return Values(made, parameters, marks, data_jaxpr, nonlinear)
+    return Values(made, parameters, marks, data_jaxpr, nonlinear, frozenset(untraced))
 
 
 def _marks(eqn: JaxprEqn, operands: list[Var], marks: dict[Var, Primitive]) -> list[Primitive]:

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, eval_jaxpr, is_float
+from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, eval_jaxpr, is_complex, is_float
 from foretrace.compiler.blocks import Block
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.patterns import Patterns, analyse
@@ -62,15 +62,30 @@ class Axon:
 
     def derivative(self, states: Sequence[Any], constants: Sequence[Any]) -> Vector:
         """The derivative of the axon by each state of its position, an array `(*varshape,)` for each slot."""
+        group = self.group
         value, pullback = jax.vjp(lambda *given: eval_jaxpr(self.jaxpr, constants, *given)[0], *states)
-        whole = value.shape == self.group.varshape
-        # Only a packed state whose entries cannot be told apart stands for an axon as a whole: its last entry counts.
-        ones = jnp.ones_like(value) if whole else jnp.zeros_like(value).at[..., -1].set(1)
-        found: list[jax.Array] = []
-        for part in pullback(ones):
-            found += list(jnp.moveaxis(part, -1, 0)) if part.ndim > len(self.group.varshape) else [part]
+        one = jnp.ones(group.varshape, group.dtype)
+        if self.is_whole_state:
+            last = group.states_of([jnp.zeros_like(one)] * (group.num_state - 1) + [one])[-1]
+            found = pullback(last.astype(value.dtype))
+        else:
+            found = pullback(one.reshape(value.shape).astype(value.dtype))
+        if self.states == group.hidden_outvars:
+            return group.slots_of(found)
         dtype = jnp.result_type(*found)
         return [part.astype(dtype) for part in found]
+
+    @property
+    def is_whole_state(self) -> bool:
+        """Whether a packed or complex state stands for the axon, of whose values the last one counts."""
+        return self.var.aval.size != self.group.positions.size or is_complex(self.var.aval)
+
+    def at_positions(self, values: jax.Array) -> jax.Array:
+        """Cotangents of the axon's shape, behind further axes, by position: `(..., *varshape)`."""
+        rank, last = self.var.aval.ndim, self.group.slots[-1].part
+        taken = last.take(values, rank) if last is not None and self.is_whole_state else values
+        taken = -jnp.imag(taken) if jnp.iscomplexobj(taken) else taken  # a cotangent, as in `HiddenGroup.slots_of`
+        return taken.reshape(*values.shape[: values.ndim - rank], *self.group.varshape)
 
 
 def find_axon(plan: "Plan", group: HiddenGroup) -> Axon:
@@ -171,10 +186,17 @@ class _Finder:
 
     def _follows(self, var: Var) -> bool:
         """Whether a value is a function of the states, position by position."""
-        if tuple(var.aval.shape) != self.group.varshape or not is_float(var.aval):
+        if tuple(var.aval.shape) != self.group.varshape or not is_float(var.aval) or is_complex(var.aval):
             return False
         found = [self.patterns.of(var, state) for state in self.states]
-        return not all(block.is_empty for block in found) and all(_aligned(block) for block in found)
+        return not all(block.is_empty for block in found) and all(
+            _aligned(block, self._positions(k)) for k, block in enumerate(found)
+        )
+
+    def _positions(self, k: int) -> np.ndarray | None:
+        """The position of each element of a state; None where they are the same."""
+        whole = self.states in (self.group.hidden_invars, self.group.hidden_outvars)
+        return self.group.placed[k][1] if whole and self.group.is_packed(k) else None
 
     def _is_fresh(self, var: Var) -> bool:
         """Whether a value of previous states already contains what arrives in this step."""
@@ -209,36 +231,41 @@ class _Finder:
         return bool(self.group.slicing.cut([var], [other]).eqns)
 
 
-def _aligned(block: Block) -> bool:
+def _aligned(block: Block, position_of: np.ndarray | None) -> bool:
     if block.is_empty or block.is_identity:
         return True
     rows, columns = block.pairs()
-    return bool(np.array_equal(rows, columns // (block.shape[1] // block.shape[0])))
+    return bool(np.array_equal(rows, columns if position_of is None else position_of[columns]))
 
 
 def _entries(plan: "Plan", group: HiddenGroup) -> tuple[Var, ...]:
-    """The new states of a group, a packed one by the values that it is put together of, where these can be told."""
+    """The new states of a group, packed ones by the values that they are put together of, where all can be told."""
     entries: list[Var] = []
+    if any(slot.component is not None for slot in group.slots):
+        return group.hidden_outvars
     for k, out in enumerate(group.hidden_outvars):
-        width = sum(slot.state == k for slot in group.slots)
-        packed = tuple(out.aval.shape) != group.varshape
-        entries += (_packed_entries(plan, out, group.varshape, width) or [out]) if packed else [out]
+        found = _packed_entries(plan, group, k) if group.is_packed(k) else [out]
+        if found is None:
+            return group.hidden_outvars
+        entries += found
     return tuple(entries) if len(entries) != len(group.hidden_outvars) else group.hidden_outvars
 
 
-def _packed_entries(plan: "Plan", out: Var, shape: tuple[int, ...], width: int) -> list[Var] | None:
-    """For each entry of a packed state the first value that is put there unchanged."""
+def _packed_entries(plan: "Plan", group: HiddenGroup, state: int) -> list[Var] | None:
+    """For each slot of a packed state the first value that is put there unchanged."""
+    out, (slot_of, position_of) = group.hidden_outvars[state], group.placed[state]
     values: set[Atom] = {out}
     for eqn in reversed(plan.jaxpr.eqns):
         if eqn.primitive.name in PACKING and values & set(eqn.outvars):
             values |= {atom for atom in eqn.invars if not isinstance(atom, Literal)}
     made = [v for eqn in plan.jaxpr.eqns for v in eqn.outvars if v in values]
-    made = [v for v in made if tuple(v.aval.shape) == shape and is_float(v.aval)]
+    made = [v for v in made if tuple(v.aval.shape) == group.varshape and is_float(v.aval)]
     patterns = analyse(plan.jaxpr, made, consts=plan.program.consts)
+    slots = [number for number, slot in enumerate(group.slots) if slot.state == state]
     entries: dict[int, Var] = {}
     for var in made:
         rows, columns = patterns.of(out, var).pairs()
-        whole = rows.size == np.prod(shape, dtype=int) and np.array_equal(rows // width, columns)
-        if whole and np.all(rows % width == rows[0] % width):
-            entries.setdefault(int(rows[0] % width), var)
-    return [entries[k] for k in range(width)] if len(entries) == width else None
+        whole = rows.size == group.positions.size and np.array_equal(position_of[rows], columns)
+        if whole and len(np.unique(slot_of[rows])) == 1:
+            entries.setdefault(int(slot_of[rows[0]]), var)
+    return [entries[slot] for slot in slots] if len(entries) == len(slots) else None

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._jax import Literal, Var, eval_jaxpr, is_float
-from foretrace.compiler.groups import HiddenGroup
+from foretrace.compiler.groups import UNROLLED, HiddenGroup
 from foretrace.compiler.occurrences import Occurrence
 from foretrace.engine.axons import Axon
 from foretrace.engine.edges.base import operator_of
@@ -100,8 +100,7 @@ class Linearised:
 
     def identity(self, group: HiddenGroup) -> Matrix:
         """The identity at each step and position of a group."""
-        dtype = jnp.result_type(*(var.aval.dtype for var in group.hidden_outvars))
-        return identity(group.num_state, (self.count, *group.varshape), dtype)
+        return identity(group.num_state, (self.count, *group.varshape), group.dtype)
 
     def data(self, link: Link) -> Any:
         """What the operator of a link multiplies."""
@@ -121,6 +120,19 @@ class Linearised:
         """
 
         return dict(zip(link.slots, self._pushed(link, [factors[slot] for slot in link.slots]), strict=True))
+
+    def entering(self, link: Link) -> dict[int, jax.Array]:
+        """`F` itself, for each slot that the link keeps."""
+        if link.by_tangents or len(link.slots) <= UNROLLED:
+            return self.push(link, self.identity(link.group))
+
+        def together(pullback: Callable[..., Any], _: Any) -> jax.Array:
+            # One pass mapped over the slots, so that the program does not grow with them.
+            units = link.group.units(link.slots, link.group.dtype)
+            return jax.vmap(lambda row: _entered(link, pullback, row))(units)
+
+        found = self._pulled(link, together, ())
+        return {slot: found[:, row] for row, slot in enumerate(link.slots)}
 
     def push_row(self, link: Link, row: Vector) -> jax.Array:
         """`F`, multiplied from the left by one row at each step: `(K, places, *y_shape)`."""
@@ -222,7 +234,7 @@ class Linearised:
         start = jnp.zeros((self.count, *axon.var.aval.shape), axon.var.aval.dtype)
         (outputs, _), pullback = jax.vjp(lambda shift: jax.vmap(one)(self.steps, shift), start)
         (found,) = pullback(_fitting(outputs, cotangents))
-        return found if axon.var.aval.shape == axon.group.varshape else found[..., -1]
+        return axon.at_positions(found)
 
     def operator_gradient(self, occurrence: Occurrence, weight_index: int, cotangents: jax.Array) -> jax.Array:
         """The gradient of one weight of a linear operator by cotangents `(K, *y_shape)`, summed over the steps."""
@@ -261,7 +273,7 @@ def _spread_out(
     """
 
     def of(tangent: jax.Array) -> jax.Array:
-        derivatives = link.group.slots_of(jax.jvp(states, (y,), (tangent,))[1])
+        derivatives = link.group.value_slots(jax.jvp(states, (y,), (tangent,))[1])
         products = [
             [factor * slot for factor, slot in zip(row, derivatives, strict=True) if factor is not None] for row in rows
         ]

@@ -23,6 +23,7 @@ from foretrace.errors import NotSupportedError
 from foretrace.program.records import path_name
 
 LARGEST_PLACES = 2**24
+MOST_MULTIPLIED = 6  # values at a position up to which transitions are multiplied
 UNROLLED = 8  # more passes than this go through a loop, so that a program does not grow with the number of colours
 
 
@@ -54,6 +55,12 @@ class Places:
     def moves(self) -> bool:
         """Whether positions change from step to step."""
         return self.group.positions.kind is TransitionKind.RELABELLED
+
+    @property
+    def step_by_step(self) -> bool:
+        """Whether a trace is taken through a block in single steps: where positions move, and where a position has so
+        many values that the products of its transitions, which fill up, would cost more than the steps."""
+        return self.moves or self.group.num_state > MOST_MULTIPLIED
 
     @functools.cached_property
     def _identical(self) -> bool:

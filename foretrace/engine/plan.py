@@ -14,8 +14,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, eval_jaxpr, held_jaxprs, is_float, new_jaxpr
+from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, eval_jaxpr, held_jaxprs, is_complex, is_float, new_jaxpr
 from foretrace.compiler.backward import nonlinear_calls
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.groups import HiddenGroup
@@ -71,7 +72,8 @@ class Link:
         """Whether `F` takes fewer forward passes than reverse ones; only code with a tangent rule can go forward."""
         reach = self.places.reach
         fewer = reach.fan > 1 and reach.fan > int(reach.source_colors.max(initial=0)) + 1
-        return fewer and not any(map(has_own_backward_pass, self.y_jaxpr.eqns))
+        # A complex `y` has two directions, which one cotangent tells and one tangent does not.
+        return fewer and not is_complex(self.y_var.aval) and not any(map(has_own_backward_pass, self.y_jaxpr.eqns))
 
     @property
     def trace_shape(self) -> tuple[int, ...]:
@@ -81,7 +83,7 @@ class Link:
     @property
     def dtype(self) -> Any:
         """The dtype that a trace has by default."""
-        return jnp.result_type(*(var.aval.dtype for var in self.group.hidden_outvars), self.y_var.aval.dtype)
+        return jnp.result_type(self.group.dtype, self.y_var.aval.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,8 +246,14 @@ def _links(graph: ETraceGraph, weight_vars: Sequence[Var], known: Known) -> tupl
 
 def _slots(graph: ETraceGraph, y_var: Var, group: HiddenGroup) -> tuple[int, ...]:
     """The slots that `y` reaches in this step or a later one."""
-    states = {k for k, out in enumerate(group.hidden_outvars) if graph.patterns.reaches_directly(y_var, out)}
-    found = {i for i, slot in enumerate(group.slots) if slot.state in states}
+    found: set[int] = set()
+    for k, out in enumerate(group.hidden_outvars):
+        if group.is_packed(k):
+            reached = np.unique(group.placed[k][0][graph.patterns.of(out, y_var).pairs()[0]])
+            parts = {group.slots[i].part for i in reached}
+            found |= {i for i, slot in enumerate(group.slots) if slot.state == k and slot.part in parts}
+        elif graph.patterns.reaches_directly(y_var, out):
+            found |= {i for i, slot in enumerate(group.slots) if slot.state == k}
     while True:
         more = {i for i, row in enumerate(group.positions.blocks) for j in found if not row[j].is_empty} | found
         if more == found:

@@ -1,8 +1,8 @@
 """Per-parameter traces: one value for every edge of a link, place and slot.
 
 `advance` takes the traces through a block, `e <- (D_K ... D_1) e + sum_k A(x_k) s_k` with `s_k = D_K ... D_{k+1} F_k`:
-one product of matrices per slot, however many steps the block has. Where positions move from step to step, the block
-is walked step by step.
+one product of matrices per slot, however many steps the block has. Where positions move from step to step, or have
+many values, the block is walked step by step.
 """
 
 import functools
@@ -29,10 +29,10 @@ def zero_trace(link: Link, dtype: Any = None) -> Trace:
 
 def advance_all(lin: Linearised, transitions: Sequence[Matrix], traces: Sequence[Trace]) -> list[Trace]:
     """Takes the traces of all links through a block, given `D` of every group."""
-    units = [lin.identity(group) for group in lin.plan.graph.hidden_groups]
-    spans = [products(transition, unit) for transition, unit in zip(transitions, units, strict=True)]
+    together = {link.group.index: link.group for link in lin.plan.links if not link.places.step_by_step}
+    spans = {index: products(transitions[index], lin.identity(group)) for index, group in together.items()}
     return [
-        advance(link, lin, transitions[link.group.index], trace, spans[link.group.index])
+        advance(link, lin, transitions[link.group.index], trace, spans.get(link.group.index))
         for link, trace in zip(lin.plan.links, traces, strict=True)
     ]
 
@@ -53,10 +53,10 @@ def advance(
         The trace after it, in the same dtype.
     """
     data = lin.data(link)
-    if not link.places.moves:
+    if not link.places.step_by_step:
         factors, whole = products(transition, lin.identity(link.group)) if span is None else span
         return stepped(link, trace, whole, data, lin.push(link, factors))
-    entering = lin.push(link, lin.identity(link.group))
+    entering = lin.entering(link)
 
     def one(trace: Trace, step: Any) -> tuple[Trace, None]:
         matrix, *rest = step

@@ -84,7 +84,9 @@ def extract_module_info(
         raise type(error)(f"{error} {_advice(error, states, slots, written)}") from error
     records = (*_untouched_records(retrieved, states), *_not_floating_records(states, slots))
     program = dataclasses.replace(program, diagnostics=(*records, *program.diagnostics))
-    return _module_info(stateful, program, retrieved, states, slots, paths, input_tree, output_tree, control_flow)
+    return _module_info(
+        model, stateful, program, retrieved, states, slots, paths, input_tree, output_tree, control_flow
+    )
 
 
 def _advice(error: Exception, states: Sequence[brainstate.State], slots: Sequence[StateSlot], written: set[int]) -> str:
@@ -255,6 +257,7 @@ def _not_floating_records(states: Sequence[brainstate.State], slots: Sequence[St
 
 
 def _module_info(
+    model: brainstate.nn.Module,
     stateful: brainstate.transform.StatefulFunction,
     program: StepProgram,
     retrieved: Mapping[Path, brainstate.State],
@@ -273,6 +276,7 @@ def _module_info(
     hidden = [slot.path for slot in slots if slot.role is Role.HIDDEN]
     weights = {slot.path: entering[slot.path] for slot in slots if slot.role is Role.PARAM}
     return ModuleInfo(
+        model=model,
         stateful_model=stateful,
         program=program,
         closed_jaxpr=program.closed_jaxpr,

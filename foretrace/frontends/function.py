@@ -6,7 +6,7 @@ by the methods of `FunctionModel`, so that everything behind it computes with pl
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,12 @@ import jax
 from foretrace._checks import call_problem
 from foretrace._jax import is_float
 from foretrace.errors import ExampleInputError, StateMismatchError
+from foretrace.frontends.base import Split, Step
 from foretrace.frontends.tracing import example_input_errors, input_spec, require_float
 from foretrace.frontends.trees import TRACED, TreeSpec, form_text, structure_difference, tree_spec
 from foretrace.program.build import build_program
+from foretrace.program.diagnostics import Path
 from foretrace.program.records import StepProgram
-
-Step = Callable[..., tuple[Any, Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,28 +28,39 @@ class FunctionModel:
     """A traced step function, and the way between its pytrees and the program's flat arrays.
 
     Attributes:
-        step: The user's function.
+        split: The model taken apart: its step, and the parameters and state that it begins with.
         program: One step of it.
         params_tree: The form of the parameters.
         state_tree: The form of the state, hidden and other arrays together.
+        hidden: Which arrays of the state are hidden.
         input_tree: The form of the tuple of inputs.
         output_tree: The form of what the step returns beside the state.
     """
 
-    step: Step
+    split: Split
     program: StepProgram
     params_tree: TreeSpec
     state_tree: TreeSpec
+    hidden: tuple[bool, ...]
     input_tree: TreeSpec
     output_tree: TreeSpec
+
+    @property
+    def step(self) -> Step:
+        """The function `step(params, state, *inputs) -> (state, out)`."""
+        return self.split.step
+
+    def owners(self) -> dict[str, Any]:
+        """Nothing: no objects of a library stand behind the program's arrays."""
+        return {}
 
     def with_program(self, program: StepProgram) -> "FunctionModel":
         """The same model, told by an equivalent program."""
         return dataclasses.replace(self, program=program)
 
     def flatten_params(self, params: Any) -> list[Any]:
-        """The arrays of the parameters, in the program's order."""
-        return self.params_tree.flatten(params, advice=f"These are the parameters. {TRACED}")
+        """The arrays of the parameters, in the program's order; they may be given as the whole model."""
+        return self.params_tree.flatten(self.split.params_of(params), advice=f"These are the parameters. {TRACED}")
 
     def unflatten_params(self, leaves: Sequence[Any]) -> Any:
         """Parameters, or anything that has one array per parameter (gradients), from the program's arrays."""
@@ -57,11 +68,19 @@ class FunctionModel:
 
     def flatten_state(self, state: Any) -> tuple[list[Any], list[Any]]:
         """The hidden arrays and the other arrays of a state."""
-        return _split_state(self.state_tree, self.state_tree.flatten(state, StateMismatchError))
+        return _split_state(self.hidden, self.state_tree.flatten(self.split.state_of(state), StateMismatchError))
 
     def unflatten_state(self, hidden: Sequence[Any], other: Sequence[Any]) -> Any:
         """A state from its hidden and its other arrays."""
-        return self.state_tree.unflatten(_join_state(self.state_tree, hidden, other))
+        return self.state_tree.unflatten(_join_state(self.hidden, hidden, other))
+
+    def as_inputs(self, xs: Any) -> Any:
+        """A step's inputs, or sequences of them, as the tuple that the step takes; one input may stand alone."""
+        return xs if len(self.input_tree.skeleton.children()) > 1 else (xs,)
+
+    def in_form(self, inputs: Any) -> Any:
+        """The inputs of a step, or sequences of them, in the form of `input_tree`."""
+        return inputs
 
     def flatten_inputs(self, *inputs: Any) -> list[Any]:
         """The arrays of one step's inputs."""
@@ -105,23 +124,74 @@ def trace_function(
         raise TypeError(
             f"A step is a function `step(params, state, *inputs) -> (state, out)`; got {type(step).__name__}."
         )
+    if example_inputs:
+        _check_signature(step, len(example_inputs))
+    return trace_split(Split(step, params, state), *example_inputs, control_flow=control_flow)
+
+
+def trace_split(split: Split, *example_inputs: Any, control_flow: Any = None) -> FunctionModel:
+    """Traces one step of a model that a frontend has taken apart; arguments and errors as for `trace_function`."""
     if not example_inputs:
         raise ExampleInputError(
             "No example input was given. Pass the input of one step after the step function; "
             "for a step without input, let it take a dummy scalar."
         )
-    _check_signature(step, len(example_inputs))
-    params_tree, state_tree = _arrays("params", params), _arrays("state", state)
+    params_tree = _arrays("params", split.params, split.param_paths)
+    state_tree = _arrays("state", split.state, split.state_paths)
     input_tree = input_spec(example_inputs)
     require_float(params_tree)
-    closed_jaxpr, output_tree = _trace(step, params_tree, state_tree, input_tree, example_inputs)
+    recurrent = split.hidden or (True,) * len(state_tree.avals)
+    hidden = tuple(bool(flag and is_float(aval)) for flag, aval in zip(recurrent, state_tree.avals, strict=True))
+    trees = (params_tree, state_tree, input_tree)
+    closed_jaxpr, output_tree = _trace(split.step, *trees, hidden, example_inputs)
     return FunctionModel(
-        step=step,
-        program=_program(closed_jaxpr, params_tree, state_tree, input_tree, output_tree, control_flow),
+        split=split,
+        program=_program(closed_jaxpr, *trees, output_tree, hidden, control_flow),
         params_tree=params_tree,
         state_tree=state_tree,
+        hidden=hidden,
         input_tree=input_tree,
         output_tree=output_tree,
+    )
+
+
+class FunctionFrontend:
+    """A plain function is in parts already: its parameters and state are given."""
+
+    name = "function"
+    options: tuple[str, ...] = ()
+
+    def accepts(self, model: Any) -> bool:
+        """Whether this can be called."""
+        return callable(model) and not isinstance(model, type)
+
+    def split(self, model: Any, inputs: tuple[Any, ...], *, params: Any = None, state: Any = None) -> Split:
+        """The function with the parameters and the state that were given."""
+        if params is None or state is None:
+            raise TypeError(_missing(model, params, state))
+        _check_signature(model, len(inputs))
+        return Split(model, params, state)
+
+
+FRONTEND = FunctionFrontend()
+
+
+def _missing(model: Any, params: Any, state: Any) -> str:
+    given = [name for name, value in (("params", params), ("state", state)) if value is not None]
+    return (
+        f"Got {type(model).__name__} with {' and '.join(given) or 'neither params nor state'}. A function "
+        "`step(params, state, *inputs) -> (state, out)` is given together with `params=` and `state=`."
+        f"{_tree_hint(model, type(model).__name__)}"
+    )
+
+
+def _tree_hint(model: Any, name: str) -> str:
+    """What to do with something that is a tree of parameters and can be called."""
+    if jax.tree.leaves(model) == [model]:
+        return ""
+    return (
+        f" `{name}` is a tree of parameters itself: pass it as `params=`, and as the step a function that calls it, "
+        "such as `def step(module, state, x): state = module(x, state); return state, state`."
     )
 
 
@@ -131,45 +201,40 @@ def _check_signature(step: Step, count: int) -> None:
     if problem is None:
         return
     name = getattr(step, "__name__", type(step).__name__)
-    hint = ""
-    if jax.tree.leaves(step) != [step]:
-        hint = (
-            f" `{name}` is a tree of parameters itself: pass it as `params=`, and as the step a function that calls "
-            "it, such as `def step(module, state, x): state = module(x, state); return state, state`."
-        )
     raise TypeError(
         f"A step is called as `step(params, state, *inputs)`, here with {count} input(s), and `{name}` cannot be: "
-        f"{problem}.{hint}"
+        f"{problem}.{_tree_hint(step, name)}"
     )
 
 
-def _arrays(name: str, value: Any) -> TreeSpec:
-    """The form of parameters or a state, which hold arrays alone."""
+def _arrays(name: str, value: Any, paths: tuple[Path, ...] | None) -> TreeSpec:
+    """The form of parameters or a state, which hold arrays alone, under the names that were given for them."""
     try:
-        return tree_spec(value, bare=name)
+        spec = tree_spec(value, bare=name)
     except TypeError as error:
         raise TypeError(
             f"`{name}` is a pytree of arrays, and {error} Keep functions and settings out of the tree: close over them "
             "in the step, or split the module, as `equinox.partition(module, equinox.is_inexact_array)` does, and join "
             "it inside of the step."
         ) from error
+    return spec if paths is None else dataclasses.replace(spec, paths=paths)
 
 
 def _trace(
-    step: Step, params_tree: TreeSpec, state_tree: TreeSpec, input_tree: TreeSpec, inputs: Any
+    step: Step, params_tree: TreeSpec, state_tree: TreeSpec, input_tree: TreeSpec, flags: Sequence[bool], inputs: Any
 ) -> tuple[Any, TreeSpec]:
     """The flat step in the program's order, and the form of its output."""
-    hidden, other = _split_state(state_tree, state_tree.avals)
+    hidden, other = _split_state(flags, state_tree.avals)
     output_trees: list[TreeSpec] = []
     first, second = len(params_tree.avals), len(params_tree.avals) + len(hidden)
     third = second + len(other)
 
     def flat_step(*flat: Any) -> list[Any]:
-        old_state = state_tree.unflatten(_join_state(state_tree, flat[first:second], flat[second:third]))
+        old_state = state_tree.unflatten(_join_state(flags, flat[first:second], flat[second:third]))
         result = step(params_tree.unflatten(flat[:first]), old_state, *input_tree.unflatten(flat[third:]))
         new_state, out = _checked_result(result, state_tree)
         output_trees.append(tree_spec(out, prefix=("output",)))
-        new_hidden, new_other = _split_state(state_tree, jax.tree.leaves(new_state))
+        new_hidden, new_other = _split_state(flags, jax.tree.leaves(new_state))
         return [*new_hidden, *new_other, *jax.tree.leaves(out)]
 
     with example_input_errors(inputs):
@@ -183,14 +248,14 @@ def _program(
     state_tree: TreeSpec,
     input_tree: TreeSpec,
     output_tree: TreeSpec,
+    flags: Sequence[bool],
     control_flow: Any,
 ) -> StepProgram:
     avals = list(closed_jaxpr.in_avals)
     params = params_tree.leaves(avals[: len(params_tree.paths)])
     state_avals = avals[len(params) : len(params) + len(state_tree.paths)]
-    hidden_count = len(_split_state(state_tree, state_tree.avals)[0])
-    state_leaves = state_tree.leaves(_join_state(state_tree, state_avals[:hidden_count], state_avals[hidden_count:]))
-    hidden, other = _split_state(state_tree, state_leaves)
+    state_leaves = state_tree.leaves(_join_state(flags, state_avals[: sum(flags)], state_avals[sum(flags) :]))
+    hidden, other = _split_state(flags, state_leaves)
     return build_program(
         closed_jaxpr,
         params=params,
@@ -219,14 +284,11 @@ def _checked_result(result: Any, state_tree: TreeSpec) -> tuple[Any, Any]:
     return new_state, out
 
 
-def _split_state(state_tree: TreeSpec, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    hidden: list[Any] = []
-    other: list[Any] = []
-    for aval, leaf in zip(state_tree.avals, leaves, strict=True):
-        (hidden if is_float(aval) else other).append(leaf)
-    return hidden, other
+def _split_state(flags: Sequence[bool], leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    both = list(zip(flags, leaves, strict=True))
+    return [leaf for flag, leaf in both if flag], [leaf for flag, leaf in both if not flag]
 
 
-def _join_state(state_tree: TreeSpec, hidden: Sequence[Any], other: Sequence[Any]) -> list[Any]:
+def _join_state(flags: Sequence[bool], hidden: Sequence[Any], other: Sequence[Any]) -> list[Any]:
     remaining_hidden, remaining_other = iter(hidden), iter(other)
-    return [next(remaining_hidden if is_float(aval) else remaining_other) for aval in state_tree.avals]
+    return [next(remaining_hidden if flag else remaining_other) for flag in flags]

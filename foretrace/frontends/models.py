@@ -2,31 +2,30 @@
 
 from typing import Any
 
-import brainstate
-import jax
-
-from foretrace.frontends.brainstate import extract_module_info
-from foretrace.frontends.function import FunctionModel, trace_function
-from foretrace.frontends.module_info import ModuleInfo
+from foretrace._optional import is_brainstate_module
+from foretrace.frontends.base import frontend_of
+from foretrace.frontends.function import trace_split
 
 
 def trace_model(
-    model: Any, *inputs: Any, params: Any = None, state: Any = None, control_flow: Any = None
-) -> ModuleInfo | FunctionModel:
-    """Traces a brainstate module or a step function; both results offer `program`.
+    model: Any, *inputs: Any, params: Any = None, state: Any = None, control_flow: Any = None, **how: Any
+) -> Any:
+    """Traces one step of a model of any library; every result offers `program`.
 
     Args:
-        model: A `brainstate.nn.Module`, or a function `step(params, state, *inputs) -> (state, out)`.
+        model: A module of brainstate, Flax NNX, Flax linen or Equinox, or a function
+            `step(params, state, *inputs) -> (state, out)`.
         *inputs: The inputs of one step.
-        params: The parameters of a step function.
-        state: The state of a step function.
+        params: The parameters of a step function, the variables of a linen module.
+        state: The state before the first step, where the model does not hold or make it.
         control_flow: What becomes of `cond`, `scan` and `while`; the default policy for None.
+        **how: Options of the model's frontend.
 
     Returns:
-        A `ModuleInfo` for a module, a `FunctionModel` for a function.
+        A `ModuleInfo` for a brainstate module, a `FunctionModel` for any other model.
 
     Raises:
-        TypeError: The model is neither, or `params` and `state` do not go with it.
+        TypeError: This is no model, or `params` and `state` do not go with it.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -36,25 +35,24 @@ def trace_model(
         >>> len(model.program.hidden)
         1
     """
-    if isinstance(model, brainstate.nn.Module):
+    if is_brainstate_module(model):
         if params is not None or state is not None:
             raise TypeError(
                 f"{type(model).__name__} is a brainstate module, which holds its own parameters and states: "
                 "leave out `params` and `state`."
             )
+        _refuse_options("brainstate", (), how)
+        from foretrace.frontends.brainstate import extract_module_info
+
         return extract_module_info(model, *inputs, control_flow=control_flow)
-    if callable(model) and not isinstance(model, type) and params is not None and state is not None:
-        return trace_function(model, *inputs, params=params, state=state, control_flow=control_flow)
-    hint = ""
-    if callable(model) and not isinstance(model, type) and jax.tree.leaves(model) != [model]:
-        hint = (
-            f" {type(model).__name__} is a tree of parameters that can be called: pass it as `params=`, and as the "
-            "step a function that calls it, such as `def step(module, state, x): state = module(x, state); return "
-            "state, state`."
-        )
-    given = [name for name, value in (("params", params), ("state", state)) if value is not None]
-    raise TypeError(
-        f"Got {model if isinstance(model, type) else type(model).__name__} with "
-        f"{' and '.join(given) or 'neither params nor state'}. A model is a brainstate.nn.Module instance, or a "
-        f"function `step(params, state, *inputs) -> (state, out)` together with `params=` and `state=`.{hint}"
-    )
+    frontend = frontend_of(model)
+    _refuse_options(frontend.name, frontend.options, how)
+    split = frontend.split(model, inputs, params=params, state=state, **how)
+    return trace_split(split, *inputs, control_flow=control_flow)
+
+
+def _refuse_options(name: str, known: tuple[str, ...], how: dict[str, Any]) -> None:
+    unknown = [option for option in how if option not in known]
+    if unknown:
+        given, takes = (", ".join(f"`{option}`" for option in options) for options in (unknown, known))
+        raise TypeError(f"{given} is no option for a model of kind `{name}`. It takes {takes or 'none'}.")

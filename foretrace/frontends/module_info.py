@@ -7,17 +7,21 @@ program's arrays are its, and with which structure and unit they go back. Variab
 
 import dataclasses
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import brainstate
+import jax
+import jax.numpy as jnp
 
 from foretrace._jax import ClosedJaxpr, Jaxpr, Literal, Var, close_jaxpr, eval_jaxpr, new_jaxpr
-from foretrace.errors import ExampleInputError, StateMismatchError
+from foretrace.errors import ExampleInputError, NotSupportedError, StateMismatchError
+from foretrace.frontends.base import Split
 from foretrace.frontends.trees import TreeSpec
 from foretrace.program.diagnostics import CompilationRecord, Path
-from foretrace.program.records import StepProgram
+from foretrace.program.records import StepProgram, path_name
 
 
 class Role(enum.StrEnum):
@@ -54,6 +58,7 @@ class ModuleInfo:
     """A traced brainstate module.
 
     Attributes:
+        model: The module.
         stateful_model: The traced function of brainstate.
         program: One step of the model.
         closed_jaxpr: The program's jaxpr; after `add_jaxpr_outs`, with further outputs at its end.
@@ -79,6 +84,7 @@ class ModuleInfo:
         control_flow: The policy that the program was made with.
     """
 
+    model: brainstate.nn.Module
     stateful_model: brainstate.transform.StatefulFunction
     program: StepProgram
     closed_jaxpr: ClosedJaxpr
@@ -103,6 +109,14 @@ class ModuleInfo:
     added_outvars: tuple[Var, ...] = ()
     control_flow: Any = None
 
+    def owners(self) -> dict[str, Any]:
+        """The states that own the program's arrays, as `compile_program` takes them; some the model may only use."""
+        states = {slot.path: state for slot, state in zip(self.slots, self.compiled_model_states, strict=True)}
+        return {
+            "hidden_states": [states[leaf.owner] for leaf in self.program.hidden],
+            "param_states": [states[leaf.owner] for leaf in self.program.params],
+        }
+
     @property
     def jaxpr(self) -> Jaxpr:
         """The jaxpr without its constants."""
@@ -116,6 +130,89 @@ class ModuleInfo:
     def with_program(self, program: StepProgram) -> "ModuleInfo":
         """The same module, told by an equivalent program with the same inputs and outputs."""
         return dataclasses.replace(self, program=program, closed_jaxpr=program.closed_jaxpr)
+
+    def states_by_path(self) -> dict[Path, brainstate.State]:
+        """The states that the model has now, and those that its step uses without holding them.
+
+        By path, since `brainstate.nn.init_all_states` makes states anew.
+        """
+        found = dict(self.model.states().items())
+        held = set(map(id, found.values()))
+        for slot, state in zip(self.slots, self.compiled_model_states, strict=True):
+            if id(state) not in held:
+                found.setdefault(slot.path, state)
+        return found
+
+    def bound_states(self) -> tuple[brainstate.State, ...]:
+        """The states of the compiled step as the model has them now, in the order of the slots."""
+        found = self.states_by_path()
+        return tuple(found[slot.path] for slot in self.slots)
+
+    @property
+    def split(self) -> Split:
+        """The module taken apart: parameters and states by path, with the values that they have now."""
+        states = self.states_by_path()
+        params = {path: state.value for path, state in states.items() if isinstance(state, brainstate.ParamState)}
+        carried = {slot.path: states[slot.path].value for slot in self.slots if slot.role is not Role.PARAM}
+        return Split(self.step, params, carried, evaluation=self._evaluation)
+
+    def step(self, params: Any, state: Any, *args: Any) -> tuple[Any, Any]:
+        """One step as a pure function of values by path; the module's own states are left as they are."""
+        states = self.states_by_path()
+        # All states, also those that this step does not know, end with the values that they had.
+        with held_values({**states, ("random",): brainstate.random.DEFAULT}, {**params, **state}):
+            out = self.model(*args)
+            return {path: states[path].value for path in state}, out
+
+    def _evaluation(self, params: Any, state: Any, *args: Any) -> tuple[Any, Any]:
+        with brainstate.environ.context(fit=False):
+            return self.step(params, state, *args)
+
+    def flatten_params(self, params: Mapping[Path, Any]) -> list[Any]:
+        """The arrays of the parameters that the step uses."""
+        return self._flatten(params, (Role.PARAM,))[Role.PARAM]
+
+    def unflatten_params(self, leaves: Sequence[Any]) -> dict[Path, Any]:
+        """Parameters by path, or gradients of them: zero for those that the module holds and the step does not use."""
+        used = self.unflatten(Role.PARAM, leaves)
+        unused = {
+            path: jax.tree.map(jnp.zeros_like, state.value)
+            for path, state in self.states_by_path().items()
+            if isinstance(state, brainstate.ParamState) and path not in used
+        }
+        return {**used, **unused}
+
+    def flatten_state(self, state: Mapping[Path, Any]) -> tuple[list[Any], list[Any]]:
+        """The hidden arrays and the other arrays of states by path."""
+        lists = self._flatten(state, (Role.HIDDEN, Role.OTHER))
+        return lists[Role.HIDDEN], lists[Role.OTHER]
+
+    def unflatten_state(self, hidden: Sequence[Any], other: Sequence[Any]) -> dict[Path, Any]:
+        """States by path from their arrays."""
+        return self.unflatten(Role.HIDDEN, hidden) | self.unflatten(Role.OTHER, other)
+
+    def _flatten(self, values: Mapping[Path, Any], roles: Sequence[Role]) -> dict[Role, list[Any]]:
+        lists: dict[Role, list[Any]] = {role: [] for role in roles}
+        for slot in self.slots:
+            if slot.role in lists:
+                if not isinstance(values, Mapping) or slot.path not in values:
+                    raise StateMismatchError(
+                        f"There is no value for `{path_name(slot.path)}`. Parameters and states of a module are given "
+                        "by path, as `learner.params` and `learner.carry.state` are."
+                    )
+                lists[slot.role] += slot.tree.flatten(values[slot.path], StateMismatchError)
+        return lists
+
+    def as_inputs(self, xs: Any) -> Any:
+        """A step's inputs, or sequences of them, as a tuple; one input may stand alone."""
+        args, named = self.input_tree.skeleton.children()
+        if named.num_leaves:
+            raise NotSupportedError("A step that takes inputs by name is driven by `etrace_grad` and its like alone.")
+        return xs if len(args.children()) > 1 else (xs,)
+
+    def in_form(self, inputs: Any) -> Any:
+        """The inputs of a step, or sequences of them, in the form of `input_tree`."""
+        return (tuple(inputs), {})
 
     def state_values(self) -> tuple[Any, ...]:
         """The present values of the compiled states."""
@@ -228,3 +325,17 @@ class ModuleInfo:
     def dict(self) -> dict[str, Any]:
         """All fields by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+@contextmanager
+def held_values(states: Mapping[Path, brainstate.State], values: Mapping[Path, Any]) -> Iterator[None]:
+    """Within the block, states have these values, and afterwards the ones that they had before."""
+    with brainstate.StateTraceStack():  # brainstate lets no traced value into a state elsewhere
+        before = {path: state.value for path, state in states.items()}
+        try:
+            for path, value in values.items():
+                states[path].value = value
+            yield
+        finally:
+            for path, value in before.items():
+                states[path].value = value

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import brainunit as u
 import jax
 
 from foretrace._jax import is_float
+from foretrace._units import unit_errors
 from foretrace.errors import CompilationError, ExampleInputError, NotSupportedError
 from foretrace.frontends.trees import TreeSpec, form_text, tree_spec
 from foretrace.program.records import path_name
 
-_MISFIT = (TypeError, ValueError, IndexError, AssertionError, u.UnitMismatchError, u.DimensionMismatchError)
+_MISFIT = (TypeError, ValueError, IndexError, AssertionError)
 _PASS_THROUGH = (CompilationError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
@@ -28,7 +28,9 @@ def example_input_errors(inputs: Any) -> Iterator[None]:
         yield
     except _PASS_THROUGH:
         raise
-    except _MISFIT as error:
+    except Exception as error:
+        if not isinstance(error, (*_MISFIT, *unit_errors())):
+            raise
         raise ExampleInputError(
             f"The step cannot be traced with the example input ({form_text(inputs)}). It raised "
             f"{type(error).__name__}: {error} "

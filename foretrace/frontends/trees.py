@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import brainunit as u
 import jax
 import jax.numpy as jnp
 from jax.tree_util import PyTreeDef
 
 from foretrace._jax import ShapedArray, is_float
+from foretrace._units import is_quantity, unit_of, unit_text, without_unit
 from foretrace.program.diagnostics import Path
 from foretrace.program.records import Leaf, path_name
 
@@ -29,7 +29,7 @@ class TreeSpec:
         treedef: JAX's structure of the value; a quantity is a node of it that holds the unit.
         skeleton: The structure with every quantity taken as one leaf, so that it does not know units.
         paths: Where each array stands, one path per leaf of `treedef`.
-        units: The unit of each array; `UNITLESS` for a plain one.
+        units: The unit of each array; None for a plain one.
         avals: The shape and dtype of each array.
     """
 
@@ -87,7 +87,7 @@ def tree_spec(value: Any, prefix: Path = (), bare: str = "value") -> TreeSpec:
     for keys, node in nodes:
         path = prefix + tuple(_key_name(key) for key in keys)
         paths.append(path or (bare,))
-        units.append(node.unit if is_quantity(node) else u.UNITLESS)
+        units.append(unit_of(node))
     leaves, treedef = jax.tree.flatten(value)
     if len(leaves) != len(paths):
         raise TypeError("A quantity holds a tree of arrays; only a quantity of one array can enter a step.")
@@ -113,8 +113,14 @@ def structure_difference(expected: TreeSpec, found: TreeSpec) -> str | None:
         return f"The structure is {found.skeleton}, where {expected.skeleton} was expected."
     for path, want, got in zip(expected.paths, expected.units, found.units, strict=True):
         if want != got:
-            return f"`{path_name(path)}` has the unit `{got}`, where `{want}` was expected."
+            return f"`{path_name(path)}` has the unit `{unit_text(got)}`, where `{unit_text(want)}` was expected."
     return None
+
+
+def same_structure(one: Any, other: Any) -> bool:
+    """Whether two pytrees have the same structure."""
+    structures: list[PyTreeDef] = [jax.tree.structure(one), jax.tree.structure(other)]
+    return structures[0] == structures[1]
 
 
 def _array_difference(expected: TreeSpec, found: TreeSpec) -> str | None:
@@ -134,17 +140,12 @@ def _as_traced(leaf: Any, dtype: Any) -> Any:
     return leaf if isinstance(leaf, jax.Array) and leaf.dtype == dtype else jnp.asarray(leaf, dtype)
 
 
-def is_quantity(value: Any) -> bool:
-    """Whether a value carries a physical unit."""
-    return isinstance(value, u.Quantity)
-
-
 def form_text(value: Any) -> str:
     """The arrays of a value in short, for messages: `float64[3], int32[]`."""
     texts = []
     for node in jax.tree.leaves(value, is_leaf=is_quantity):
         unit = f" {node.unit}" if is_quantity(node) else ""
-        array = node.mantissa if is_quantity(node) else node
+        array = without_unit(node)
         shaped = hasattr(array, "shape") and hasattr(array, "dtype")
         texts.append(f"{array.dtype}{list(array.shape)}{unit}" if shaped else type(array).__name__)
     return ", ".join(texts) or "nothing"

@@ -1,79 +1,70 @@
-"""Learners: a model, its graph and a rule, ready to give gradients; one kind for each kind of model."""
+"""Learners: a model, its graph and a rule, ready to give gradients: one pure learner, and what holds its carry.
 
+What holds the states of brainstate modules is imported when it is first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from foretrace._optional import load
 from foretrace.learners.comparing import ComparedGradient, GradientComparison, compare_gradients
 from foretrace.learners.data import MultiStepData, SingleStepData
-from foretrace.learners.driver import SequenceDriverMixin
-from foretrace.learners.executor import ETraceGraphExecutor, ETraceVjpGraphExecutor
-from foretrace.learners.function import Carry, FunctionLearner
-from foretrace.learners.helpers import GradExpon, KappaFilter, PresynapticTrace, train_synthetic_gradient
-from foretrace.learners.module import (
-    EligibilityTrace,
-    ETraceAlgorithm,
-    ETraceVjpAlgorithm,
-    HybridDimVjpAlgorithm,
-    IODimVjpAlgorithm,
-    ParamDimVjpAlgorithm,
-    RandomProjectionVjpAlgorithm,
-)
-from foretrace.learners.rules import (
-    D_RTRL,
-    DNI,
-    ES_D_RTRL,
-    OSTTP,
-    OTPE,
-    OTTT,
-    RTRL,
-    RULES,
-    UORO,
-    EProp,
-    Hybrid,
-    OSTLFeedforward,
-    OSTLRecurrent,
-    SnAp,
-    ThreeFactor,
-    find_rule,
-    pp_prop,
-)
-from foretrace.learners.vmap import ETraceVmap
+from foretrace.learners.learner import Carry, Learner
+from foretrace.learners.synthesis import train_synthetic_gradient
+
+if TYPE_CHECKING:
+    from foretrace.learners.driver import SequenceDriverMixin
+    from foretrace.learners.executor import ETraceGraphExecutor, ETraceVjpGraphExecutor
+    from foretrace.learners.helpers import GradExpon, KappaFilter, PresynapticTrace
+    from foretrace.learners.module import (
+        EligibilityTrace,
+        ETraceAlgorithm,
+        ETraceVjpAlgorithm,
+        HybridDimVjpAlgorithm,
+        IODimVjpAlgorithm,
+        ParamDimVjpAlgorithm,
+        RandomProjectionVjpAlgorithm,
+    )
+    from foretrace.learners.vmap import ETraceVmap
 
 __all__ = [
-    "DNI",
-    "D_RTRL",
-    "ES_D_RTRL",
-    "OSTTP",
-    "OTPE",
-    "OTTT",
-    "RTRL",
-    "RULES",
-    "UORO",
     "Carry",
     "ComparedGradient",
-    "EProp",
     "ETraceAlgorithm",
     "ETraceGraphExecutor",
     "ETraceVjpAlgorithm",
     "ETraceVjpGraphExecutor",
     "ETraceVmap",
     "EligibilityTrace",
-    "FunctionLearner",
     "GradExpon",
     "GradientComparison",
-    "Hybrid",
     "HybridDimVjpAlgorithm",
     "IODimVjpAlgorithm",
     "KappaFilter",
+    "Learner",
     "MultiStepData",
-    "OSTLFeedforward",
-    "OSTLRecurrent",
     "ParamDimVjpAlgorithm",
     "PresynapticTrace",
     "RandomProjectionVjpAlgorithm",
     "SequenceDriverMixin",
     "SingleStepData",
-    "SnAp",
-    "ThreeFactor",
     "compare_gradients",
-    "find_rule",
-    "pp_prop",
     "train_synthetic_gradient",
 ]
+
+_HOLDERS = {
+    "driver": "SequenceDriverMixin",
+    "executor": "ETraceGraphExecutor ETraceVjpGraphExecutor",
+    "helpers": "GradExpon KappaFilter PresynapticTrace",
+    "module": "EligibilityTrace ETraceAlgorithm ETraceVjpAlgorithm HybridDimVjpAlgorithm IODimVjpAlgorithm "
+    "ParamDimVjpAlgorithm RandomProjectionVjpAlgorithm",
+    "vmap": "ETraceVmap",
+}
+HOMES = {name: f"{__name__}.{file}" for file, names in _HOLDERS.items() for name in names.split()}
+"""Where the names are that need brainstate."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(load(HOMES[name], f"foretrace.{name}"), name)
+    return value

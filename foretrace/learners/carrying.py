@@ -7,9 +7,9 @@ import jax.numpy as jnp
 
 from foretrace._checks import require_optimizer
 from foretrace.engine.plan import Plan
-from foretrace.engine.rule import Rule
 from foretrace.errors import StateMismatchError
 from foretrace.frontends.trees import TreeSpec, structure_difference, tree_spec
+from foretrace.rules.rule import Rule
 
 
 class TraceForm:

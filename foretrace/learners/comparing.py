@@ -16,14 +16,12 @@ import jax
 import numpy as np
 
 from foretrace._look import figure
-from foretrace.algorithms.dni import DNI
 from foretrace.compiler import HistoryKind, Parameter
 from foretrace.compiler.reporting.drawing import BORDER, EDGE, FACE
 from foretrace.compiler.reporting.tables import table
 from foretrace.compiler.reporting.words import HISTORY
-from foretrace.learners.function import Carry, FunctionLearner
-from foretrace.learners.losses import check_loss_call
-from foretrace.learners.module import ETraceAlgorithm
+from foretrace.learners.learner import Learner, at_start
+from foretrace.rules.bptt import BPTT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,12 +114,11 @@ class GradientComparison:
 
 
 def compare_gradients(
-    learner: FunctionLearner | ETraceAlgorithm,
+    learner: Any,
     xs: Any,
     ys: Any = None,
     *,
-    loss: Callable[..., Any] | None = None,
-    step_fn: Callable[..., Any] | None = None,
+    loss: Callable[..., Any],
     params: Any = None,
     state: Any = None,
     mask: Any = None,
@@ -129,19 +126,18 @@ def compare_gradients(
 ) -> GradientComparison:
     """Holds the online gradient of a sequence against that of BPTT, for each parameter.
 
-    Both start from the same states with empty traces. Nothing changes: neither a model's states, nor the traces.
+    Both start from the same state with empty traces. Nothing changes: neither a model's states, nor the traces.
 
     Args:
         learner: A learner from `foretrace.compile`.
         xs: Inputs, time first; for a step with several inputs, a tuple of them.
         ys: Targets, time first; None where the loss needs none.
         loss: `loss(out, y)`, or `loss(out)` without targets: a scalar for each step.
-        step_fn: For a module, in place of `loss`: takes the items of a step, `x` and where given `y`, calls the learner
-            once and returns the loss.
-        params: The parameters, for a learner of a function.
-        state: The state to start from, or a carry whose state is meant, for a learner of a function.
+        params: The parameters; None for those that the learner has, or was compiled with.
+        state: The state to start from, or a carry whose state is meant; None for the one that the learner has, or was
+            compiled with.
         mask: Weights `(T,)` of the losses.
-        external: For a learner of a function, what its rule takes at each step beside the inputs.
+        external: What the rule takes at each step beside the inputs.
 
     Returns:
         The comparison; print it, or `plot` it.
@@ -154,62 +150,18 @@ def compare_gradients(
         ...     return h, h
         >>> params, xs = {"w": jnp.ones((2, 3))}, jnp.ones((5, 2))
         >>> learner = ft.compile(step, "D_RTRL", xs[0], params=params, state=jnp.zeros(3))
-        >>> found = ft.compare_gradients(
-        ...     learner, xs, loss=lambda out: jnp.sum(out**2), params=params, state=jnp.zeros(3)
-        ... )
+        >>> found = ft.compare_gradients(learner, xs, loss=lambda out: jnp.sum(out**2))
         >>> f"{found.overall.cosine:.3f}"
         '1.000'
     """
-    if isinstance(learner, FunctionLearner):
-        if step_fn is not None:
-            raise TypeError("A learner of a function is compared by its `loss`; `step_fn` is for modules.")
-        online, bptt = _of_function(learner, xs, ys, loss, params, state, mask, external)
-    elif isinstance(learner, ETraceAlgorithm):
-        if params is not None or state is not None or external is not None:
-            raise TypeError(
-                "A learner of a module holds its own parameters and states: leave out `params` and `state`. What its "
-                "rule takes at each step is passed by `step_fn`."
-            )
-        online, bptt = _of_module(learner, xs, ys, loss, step_fn, mask)
-    else:
-        raise TypeError(f"`compare_gradients` takes a learner from `foretrace.compile`; got {type(learner).__name__}.")
-    return _compared(learner.rule.name, learner.graph.parameters, online, bptt)
+    pure, params, start = at_start(learner, params, state, "`compare_gradients`")
 
+    def gradient(one: Learner, external: Any) -> list[Any]:
+        run = lambda p: one.grad(p, one.init(start), xs, ys, loss=loss, mask=mask, external=external)[0]
+        return pure.model.flatten_params(jax.jit(run)(params))
 
-def _of_function(
-    learner: FunctionLearner, xs: Any, ys: Any, loss: Any, params: Any, state: Any, mask: Any, external: Any
-) -> tuple[list[Any], list[Any]]:
-    missing = [name for name, value in (("loss", loss), ("params", params), ("state", state)) if value is None]
-    if missing:
-        raise TypeError(f"A learner of a function is compared with `{'`, `'.join(missing)}` given too.")
-    state = state.state if isinstance(state, Carry) else state
-    length = learner.flatten(params, state, xs)[2][0].shape[0]
-    # Without a synthesiser DNI keeps nothing, so that a window of the whole length is BPTT and no more.
-    whole = dataclasses.replace(learner, rule=DNI(), window=length)
-
-    def gradient(one: FunctionLearner, external: Any) -> list[Any]:
-        carry = one.init(state)
-        run = jax.jit(lambda p: one.grad(p, carry, xs, ys, loss=loss, mask=mask, external=external)[0])
-        return learner.model.flatten_params(run(params))
-
-    return gradient(learner, external), gradient(whole, None)
-
-
-def _of_module(
-    learner: ETraceAlgorithm, xs: Any, ys: Any, loss: Any, step_fn: Any, mask: Any
-) -> tuple[list[Any], list[Any]]:
-    if (loss is None) == (step_fn is None):
-        raise TypeError("A learner of a module is compared by a `loss` or by a `step_fn`: give one of them.")
-    inputs = xs if isinstance(xs, tuple) else (xs,)
-    count = len(inputs)
-    if step_fn is None:
-        check_loss_call(loss, targets=ys is not None)
-        step_fn = lambda *items: loss(learner(*items[:count]), *items[count:])
-    sequences = inputs if ys is None else (*inputs, ys)
-    return (
-        learner.trial_gradient(sequences, step_fn, mask, rule=learner.rule, exact=False),
-        learner.trial_gradient(sequences, step_fn, mask, rule=DNI(), exact=True),
-    )
+    exact = dataclasses.replace(pure, rule=BPTT(), window=None)
+    return _compared(learner.rule.name, learner.graph.parameters, gradient(pure, external), gradient(exact, None))
 
 
 def _compared(

@@ -7,13 +7,15 @@ steps in one call. Plain values beside it are the same at every step. Either kin
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from foretrace.errors import ExampleInputError
-from foretrace.frontends import ModuleInfo
+
+if TYPE_CHECKING:
+    from foretrace.frontends import ModuleInfo
 
 
 @jax.tree_util.register_dataclass
@@ -64,7 +66,7 @@ class Stacked(NamedTuple):
     length: int | None
 
 
-def stack_inputs(info: ModuleInfo, args: Sequence[Any], kwargs: Mapping[str, Any], external: Any = None) -> Stacked:
+def stack_inputs(info: "ModuleInfo", args: Sequence[Any], kwargs: Mapping[str, Any], external: Any = None) -> Stacked:
     """The inputs of a call as flat arrays with a leading axis of steps, checked against the traced form."""
     values = (tuple(args), dict(kwargs))
     length = _length((values, external))

@@ -24,7 +24,6 @@ from foretrace._checks import (
     require_list,
     require_numeric,
 )
-from foretrace.engine.rule import Rule
 from foretrace.engine.sequence import scan_blocks
 from foretrace.learners.alone import alone
 from foretrace.learners.carrying import TraceForm, begin_optimizer
@@ -36,6 +35,7 @@ from foretrace.learners.run import Begin, Run
 from foretrace.learners.sequences import check_mask
 from foretrace.program.diagnostics import Path
 from foretrace.program.records import path_name
+from foretrace.rules.rule import Rule
 
 
 class _Piece(NamedTuple):
@@ -121,7 +121,7 @@ class SequenceDriverMixin:
         require_flag("return_value", return_value)
         length = _checked_length(sequences, mask)
         chosen = self._chosen(weights)
-        exact = self.executor.is_multi_step_vjp or _checked_chunk(chunk_size) > 1
+        exact = self.executor.is_multi_step_vjp or self.rule.exact or _checked_chunk(chunk_size) > 1
         pieces = self._pieces(sequences, mask, step_fn, chunk_size, has_aux, shifted=not exact)
         total: dict[int, Any] = {}
         collected = []
@@ -129,6 +129,8 @@ class SequenceDriverMixin:
             for traced, items in pieces:
                 run = Run(self.executor, self.rule, traced, list(chosen.values()), self.block)
                 window = None if not exact else 1 if traced.length else _checked_chunk(chunk_size)
+                if self.rule.exact and chunk_size is None:
+                    window = _steps_of(items)
                 gradient = jax.jit(run.gradient, static_argnums=3)
                 flat, begin, found = gradient(run.params(), self._begin(run), items, window)
                 self._finish(run, begin)
@@ -215,7 +217,7 @@ class SequenceDriverMixin:
         require_choice("reduction", reduction, ("mean", "sum"))
         _checked_length(sequences, mask)
         update_every = require_count("update_every", update_every)
-        exact = self.executor.is_multi_step_vjp
+        exact = self.executor.is_multi_step_vjp or self.rule.exact
         chosen = self._chosen(weights)
         ((traced, items),) = self._pieces(sequences, mask, step_fn, None, has_aux, shifted=not exact)
         run = Run(self.executor, self.rule, traced, list(chosen.values()), self.block)
@@ -249,31 +251,6 @@ class SequenceDriverMixin:
             state.value = values[key]
         losses = jax.tree.unflatten(traced.loss_tree, [losses])
         return (losses, opt_state, aux) if has_aux else (losses, opt_state)
-
-    @alone
-    def trial_gradient(
-        self, sequences: Sequence[Any], step_fn: StepFunction, mask: Any = None, *, rule: Rule, exact: bool
-    ) -> list[jax.Array]:
-        """The gradient of the summed losses from the present states and an empty trace; nothing is changed.
-
-        Args:
-            sequences: As for `etrace_grad`.
-            step_fn: As for `etrace_grad`, for one step.
-            mask: As for `etrace_grad`.
-            rule: The rule.
-            exact: Whether credit is by reverse mode over the whole sequence.
-
-        Returns:
-            One array for each of the program's parameters.
-        """
-        _checked_length(sequences, mask)
-        own = self.executor.is_multi_step_vjp
-        shifted = not (exact or own)
-        ((traced, items),) = self._pieces(sequences, mask, step_fn, None, False, shifted=shifted)
-        run = Run(self.executor, rule, traced, list(self.param_states.values()), self.block)
-        window = len(jax.tree.leaves(items)[0]) if exact else 1 if own else None
-        begin = Begin(run.begin(), rule.init(self.executor.plan))
-        return run.flat_gradients(jax.jit(run.gradient, static_argnums=3)(run.params(), begin, items, window)[0])
 
     def _begin(self, run: Run) -> Begin:
         return Begin(run.begin(), TraceForm(self.rule, self.executor.plan).checked(self.etrace.value))

@@ -83,13 +83,7 @@ class ETraceGraphExecutor:
         if self.is_compiled and self._fits((args, kwargs)):
             return False
         info = extract_module_info(self.model, *args, control_flow=self.control_flow, **kwargs)
-        owners = {slot.path: state for slot, state in zip(info.slots, info.compiled_model_states, strict=True)}
-        graph = compile_program(
-            info,
-            hidden_states=[owners[leaf.owner] for leaf in info.program.hidden],
-            param_states=[owners[leaf.owner] for leaf in info.program.params],
-            discover=self.discover,
-        )
+        graph = compile_program(info, **info.owners(), discover=self.discover)
         self._plan, self.keywords = make_plan(graph), tuple(kwargs)
         self._fit = self._phase(info, args, kwargs)
         return True
@@ -162,18 +156,11 @@ class ETraceGraphExecutor:
         return {id(state): path for path, state in self._states_by_path().items()}
 
     def _states_by_path(self) -> dict[Path, brainstate.State]:
-        found = dict(self.model.states().items())
-        if self.is_compiled:
-            held = set(map(id, found.values()))
-            for slot, state in zip(self.info.slots, self.info.compiled_model_states, strict=True):
-                if id(state) not in held:
-                    found.setdefault(slot.path, state)
-        return found
+        return self.info.states_by_path() if self.is_compiled else dict(self.model.states().items())
 
     def bound_states(self) -> tuple[brainstate.State, ...]:
         """The states of the compiled step as the model has them now, in the order of the slots."""
-        found = self._states_by_path()
-        return tuple(found[slot.path] for slot in self.info.slots)
+        return self.info.bound_states()
 
     def read(self, *roles: Role) -> tuple[list[Any], ...]:
         """The flat arrays of the model's states, a list for each role, to run the compiled step on them."""

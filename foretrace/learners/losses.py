@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._checks import call_problem, require_function
-from foretrace.frontends.trees import form_text, is_quantity, tree_spec
+from foretrace._units import without_unit
+from foretrace.frontends.trees import form_text, tree_spec
 
 
 def checked_loss(loss: Any, shape: tuple[int, ...] = (), owner: str = "The loss") -> jax.Array:
@@ -20,7 +21,7 @@ def checked_loss(loss: Any, shape: tuple[int, ...] = (), owner: str = "The loss"
     Raises:
         ValueError: Not one real floating number for each step.
     """
-    value = loss.mantissa if is_quantity(loss) else loss
+    value = without_unit(loss)
     dtype = _dtype(value)
     if dtype is not None and jnp.shape(value) == shape and jnp.issubdtype(dtype, jnp.floating):
         return jnp.asarray(value)

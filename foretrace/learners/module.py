@@ -2,10 +2,13 @@
 
 A learner is a module itself. Calling it runs one step of the model and takes the trace through it; the call may stand
 anywhere in brainstate's transformations, and its gradient is the rule's (`foretrace.learners.passage`). Whole sequences
-are driven by `SequenceDriverMixin`. A class is one rule: it says which in `rule_class`.
+are driven by `SequenceDriverMixin`. The classes are braintrace's: they differ in nothing but the rule that they take
+where none is given.
 """
 
-from collections.abc import Sequence
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import brainstate
@@ -14,28 +17,34 @@ import jax.numpy as jnp
 from brainstate.util import FlattedDict
 
 from foretrace._checks import optional_count, require_flag
-from foretrace.algorithms.config import ETraceConfig
-from foretrace.algorithms.d_rtrl import DRTRL
-from foretrace.algorithms.factored import Factors, effect_of, entered_of
-from foretrace.algorithms.hybrid import Hybrid
-from foretrace.algorithms.pp_prop import PPProp
-from foretrace.algorithms.uoro import UORO
 from foretrace.compiler import CompilationReport, ETraceGraph
 from foretrace.compiler.graph import Discover
 from foretrace.engine.plan import Link
-from foretrace.engine.rule import Rule
 from foretrace.errors import NotSupportedError
 from foretrace.frontends import Role
 from foretrace.learners.alone import alone
 from foretrace.learners.data import Stacked, stack_inputs
 from foretrace.learners.driver import SequenceDriverMixin
 from foretrace.learners.executor import ETraceVjpGraphExecutor
-from foretrace.learners.options import by_position, own_options, rule_of_config
+from foretrace.learners.learner import Carry, Learner
+from foretrace.learners.options import by_position
 from foretrace.learners.passage import Passage, make_passage
 from foretrace.learners.recording import recorded_call
+from foretrace.learners.training import Trainable
 from foretrace.program.control_flow import ControlFlowPolicy
 from foretrace.program.diagnostics import Path
 from foretrace.program.records import path_name
+from foretrace.rules.config import ETraceConfig, config_of
+from foretrace.rules.d_rtrl import D_RTRL
+from foretrace.rules.dni import DNI
+from foretrace.rules.factored import FactoredRule
+from foretrace.rules.hybrid import Hybrid
+from foretrace.rules.neighbourhood import note_neighbourhoods
+from foretrace.rules.options import rule_of_config
+from foretrace.rules.pp_prop import pp_prop
+from foretrace.rules.registry import make_rule
+from foretrace.rules.rule import Rule
+from foretrace.rules.uoro import UORO
 
 # What every learner takes beside the options of its rule, and may take by position.
 _DEFAULTS: dict[str, Any] = {
@@ -48,7 +57,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 # The kind of trace of the rules that a config may exchange for others of that kind.
-_KEPT: dict[type[Rule], str] = {DRTRL: "per_param", PPProp: "io_factorized", UORO: "random_projection"}
+_KEPT: dict[type, str] = {D_RTRL: "per_param", pp_prop: "io_factorized", UORO: "random_projection"}
 
 
 class EligibilityTrace(brainstate.ShortTermState):
@@ -73,6 +82,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
             first appear. States, traces and parameters are then as before the call.
         config: The rule by its parts, for the classes of D-RTRL, pp_prop and UORO: another rule with traces of the
             same kind.
+        rule: The rule; None for that of the class.
         **rule_options: Options of the rule. `chunked_trace`, `snap_max_jacobian_elements` and `mode` of other
             implementations are checked and change nothing; a `random_feedback_key` matters to random feedback alone.
 
@@ -80,7 +90,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         model: The module.
         rule: The rule.
         etrace: The state with the rule's trace.
-        rule_class: The rule of the class.
+        rule_class: The rule of the class, where none is given.
     """
 
     rule_class: ClassVar[type[Rule] | None] = None
@@ -98,11 +108,12 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         block: int | None = None,
         check_finite: bool = False,
         config: ETraceConfig | None = None,
+        rule: Rule | ETraceConfig | type[Rule] | None = None,
         **rule_options: Any,
     ) -> None:
         own = dict(zip(_DEFAULTS, (name, vjp_method, fast_solve, trace_dtype, control_flow, config), strict=True))
         given = [*rule_options, *(option for option, value in own.items() if value is not _DEFAULTS[option])]
-        options = own | rule_options | by_position(type(self), positional, given)
+        options = own | rule_options | by_position(rule if inspect.isclass(rule) else type(self), positional, given)
         given_name = options.pop("name")
         if not isinstance(given_name, str | None):
             raise TypeError(f"`name` is a text or None; got {given_name!r}.")
@@ -110,34 +121,29 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         block, check_finite = optional_count("block", block), require_flag("check_finite", check_finite)
         method, policy = options.pop("vjp_method"), options.pop("control_flow")
         self.model, self.block, self.fast_solve, self.check_finite = model, block, options["fast_solve"], check_finite
-        self.rule = self.make_rule(**options)
+        self.rule = self._made_rule(rule, options)
         self._executor = ETraceVjpGraphExecutor(model, method, control_flow=policy, discover=discover)
         self._passage: Passage | None = None
         self._is_probe = False
         self._standing: Any = None
+        self._pure: Learner | None = None
         self.etrace: EligibilityTrace | None = None
 
-    @classmethod
-    def make_rule(cls, **options: Any) -> Rule:
-        """The engine's rule of this class; an option that is None and unknown to the rule is left out.
-
-        Raises:
-            NotSupportedError: The class has no rule.
-            TypeError: The rule has no such option.
-            ValueError: A `config` whose rule is not of this class's kind.
-        """
-        if cls.rule_class is None:
-            raise NotSupportedError(f"{cls.__name__} has no rule of its own: take a class of a rule, or name one.")
+    def _made_rule(self, given: Any, options: dict[str, Any]) -> Rule:
+        """The rule that was given, or that of the class; an option that is None and unknown to it is left out."""
         config = options.pop("config", None)
-        if config is None:
-            return cls.rule_class(**own_options(cls.__name__, cls.rule_class, options))
-        rule = rule_of_config(cls.__name__, config, options)
-        if type(rule) is not cls.rule_class and _KEPT.get(cls.rule_class) != config.trace_factorization:
+        rule = self.rule_class if given is None else given
+        if rule is None:
+            raise NotSupportedError(f"{type(self).__name__} has no rule of its own: pass `rule=`, or name one.")
+        if config is None or not inspect.isclass(rule):
+            return make_rule(rule, **options)
+        found = rule_of_config(rule.__name__, config, options)
+        if type(found) is not rule and _KEPT.get(rule) != config.trace_factorization:
             raise ValueError(
-                f"{cls.__name__} does not stand for the rule of this config, {rule.name} with "
+                f"{rule.__name__} does not stand for the rule of this config, {found.name} with "
                 f"trace_factorization={config.trace_factorization!r}. Pass the config to `foretrace.compile` instead."
             )
-        return rule
+        return found
 
     @property
     def executor(self) -> ETraceVjpGraphExecutor:
@@ -148,6 +154,11 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
     def vjp_method(self) -> str:
         """How credit is given inside a call."""
         return self.executor.vjp_method
+
+    @property
+    def config(self) -> ETraceConfig:
+        """The rule by its parts; an AttributeError where no `ETraceConfig` describes it."""
+        return config_of(self.rule)
 
     @property
     def is_compiled(self) -> bool:
@@ -195,8 +206,9 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
             self.etrace = EligibilityTrace(rule.init(self.executor.plan))
 
     def _make_passage(self) -> None:
-        plan, exact = self.executor.plan, self.executor.is_multi_step_vjp
+        plan, exact = self.executor.plan, self.executor.is_multi_step_vjp or self.rule.exact
         self._passage = make_passage(plan, self.rule, exact=exact, block=self.block)
+        note_neighbourhoods(plan, self.rule)
 
     def run_as(self, model: brainstate.nn.Module) -> None:
         """Lets another module with the model's states stand for its step; the graph is to be compiled for it."""
@@ -206,6 +218,51 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
                 model, before.vjp_method, control_flow=before.control_flow, discover=before.discover
             )
             self._passage, self.etrace = None, None
+
+    @property
+    def pure(self) -> Learner:
+        """The pure learner: this one holds its carry, and the parameters."""
+        if self._pure is None or self._pure.graph is not self.graph or self._pure.rule is not self.rule:
+            self._pure = Learner(self.graph, self.rule, block=self.block, check_finite=self.check_finite)
+        return self._pure
+
+    @property
+    def params(self) -> dict[Path, Any]:
+        """The parameters by path, as they are now."""
+        return self.executor.info.split.params
+
+    @property
+    def carry(self) -> Carry:
+        """The model's states by path and the traces, as they are now."""
+        return Carry(self.executor.info.split.state, self._compiled_trace().value)
+
+    def put(self, params: Mapping[Path, Any], carry: Carry) -> None:
+        """Gives the model these parameters and states, and the learner these traces."""
+        states = self.executor.info.states_by_path()
+        for path, value in {**params, **carry.state}.items():
+            states[path].value = value
+        self._compiled_trace().value = carry.trace
+
+    def trainable(self, batch_size: int, seed: int, params: Any = None, state: Any = None) -> Trainable:
+        """What training begins with: states made anew for a batch, and the parameters of the model."""
+        if params is not None or state is not None:
+            raise TypeError("A module holds its own parameters and states: leave out `params` and `state`.")
+        brainstate.random.seed(seed)
+        before = {path: (state, state.value) for path, state in self.model.states().items()}
+        self.make_states(batch_size)
+        self.reset_state(batch_size)
+        split, held = self.executor.info.split, dict(self.model.states().items())
+        made_anew = {
+            path
+            for path, state in held.items()
+            if isinstance(state, brainstate.HiddenState) or not _is_left_alone(before.get(path), state)
+        }
+        lasting = tuple(path for path in split.state if path not in made_anew)
+        return Trainable(self.pure, split.params, split.state, lasting, frozenset(held), self.put)
+
+    def make_states(self, batch_size: int) -> None:
+        """Makes the model's states anew for a batch."""
+        brainstate.nn.init_all_states(self.model, batch_size=batch_size)
 
     def init_etrace_state(self, *_: Any, **__: Any) -> None:
         """Empties the traces, as before the first step."""
@@ -262,7 +319,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         states = self.executor.states
         return FlattedDict({path: s for path, s in states.items() if compiled.get(path, _role_by_type(s)) is role})
 
-    def get_etrace_of(self, weight: brainstate.ParamState | Path | str) -> dict[str, Any]:
+    def get_etrace_of(self, weight: brainstate.ParamState | Path | str) -> Any:
         """The traces of one parameter.
 
         Args:
@@ -270,15 +327,18 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
 
         Returns:
             A trace for each place where the parameter enters and each group that it reaches there, by a name that says
-            which. A rule that keeps one trace for all parameters gives that one, by the rule's name.
+            which. A rule whose trace has several parts (two factors, a filter) gives one such dictionary for each. A
+            rule that keeps one trace for all parameters gives that one, by the rule's name.
 
         Raises:
             ValueError: The parameter has no trace; the message lists those that have.
         """
         own, trace = self._links_of(weight), self._compiled_trace().value
-        if not isinstance(trace, list) or len(trace) != len(self.executor.plan.links):
+        parts = self.rule.traces(self.executor.plan, trace)
+        if parts is None:
             return {self.rule.name: trace}
-        return {name: trace[link.index] for name, link in own.items()}
+        by_part = tuple({name: part[link.index] for name, link in own.items()} for part in parts.values())
+        return by_part[0] if len(by_part) == 1 else by_part
 
     def _links_of(self, weight: brainstate.ParamState | Path | str) -> dict[str, Link]:
         """The links of a parameter, each by a name of its own."""
@@ -387,7 +447,7 @@ class ParamDimVjpAlgorithm(ETraceVjpAlgorithm):
         'D_RTRL'
     """
 
-    rule_class = DRTRL
+    rule_class = D_RTRL
 
 
 class IODimVjpAlgorithm(ETraceVjpAlgorithm):
@@ -399,28 +459,7 @@ class IODimVjpAlgorithm(ETraceVjpAlgorithm):
         'pp_prop'
     """
 
-    rule_class = PPProp
-
-    def get_etrace_of(self, weight: brainstate.ParamState | Path | str) -> Any:
-        """The two factors of one parameter's trace.
-
-        Args:
-            weight: The parameter, its path, or its dotted name.
-
-        Returns:
-            A pair: what entered, and what its output did to the states, each for every place where the parameter enters
-            and every group that it reaches there, by a name that says which. A rule without factors, as a `config` may
-            ask for, gives its traces as they are.
-
-        Raises:
-            ValueError: The parameter has no trace; the message lists those that have.
-        """
-        own, trace = self._links_of(weight), self._compiled_trace().value
-        if not isinstance(trace, Factors):
-            return super().get_etrace_of(weight)
-        links = self.executor.plan.links
-        factors = entered_of(links, trace), effect_of(links, trace)
-        return tuple({name: kept[link.index] for name, link in own.items()} for kept in factors)
+    rule_class = pp_prop
 
 
 class HybridDimVjpAlgorithm(ETraceVjpAlgorithm):
@@ -445,6 +484,65 @@ class RandomProjectionVjpAlgorithm(ETraceVjpAlgorithm):
     """
 
     rule_class = UORO
+
+
+class DNILearner(ETraceVjpAlgorithm):
+    """A learner with a synthesiser of gradients to come.
+
+    Examples:
+        >>> import brainstate
+        >>> DNILearner(brainstate.nn.GRUCell(3, 4)).rule.name
+        'DNI'
+    """
+
+    rule_class = DNI
+
+    @property
+    def synthesizer(self) -> Any:
+        """What gives the gradient to come, or None."""
+        return self.rule.synthesizer  # type: ignore[attr-defined]
+
+    def group_signal_shapes(self) -> dict[int, tuple[int, ...]]:
+        """The shape of the synthetic gradient of each group, by its index: `(*varshape, num_state)`."""
+        return {group.index: (*group.varshape, group.num_state) for group in self.graph.hidden_groups}
+
+    def attach_synthesizer(self, synthesizer: Any) -> None:
+        """Takes another synthesiser, with its parameters as it begins them.
+
+        Args:
+            synthesizer: A `SyntheticGradient`, or anything with its `init` and `apply`.
+        """
+        self.replace_rule(dataclasses.replace(self.rule, synthesizer=synthesizer))  # type: ignore[type-var]
+
+
+# The class of a rule's learners; a rule of one's own has that of the rule that it is made of.
+HOLDERS: dict[type[Rule], type[ETraceVjpAlgorithm]] = {
+    D_RTRL: ParamDimVjpAlgorithm,
+    Hybrid: HybridDimVjpAlgorithm,
+    FactoredRule: IODimVjpAlgorithm,
+    UORO: RandomProjectionVjpAlgorithm,
+    DNI: DNILearner,
+    Rule: ETraceVjpAlgorithm,
+}
+
+
+def learner_of(rule: Rule | ETraceConfig | type[Rule], model: Any, *positional: Any, **options: Any) -> Any:
+    """The learner of a module by a rule, its graph yet to be compiled.
+
+    Args:
+        rule: A rule, its class, or a config.
+        model: The module.
+        *positional: Options by position, as braintrace has them.
+        **options: Options of the rule and of the learner.
+    """
+    made = rule.rule() if isinstance(rule, ETraceConfig) else rule
+    kind = made if inspect.isclass(made) else type(made)
+    holder = next(HOLDERS[base] for base in kind.__mro__ if base in HOLDERS)
+    return holder(model, *positional, rule=rule, **options)
+
+
+def _is_left_alone(before: Any, state: brainstate.State) -> bool:
+    return before is not None and before[0] is state and before[1] is state.value
 
 
 def _role_by_type(state: brainstate.State) -> Role:

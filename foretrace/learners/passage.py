@@ -16,12 +16,13 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._jax import is_float
-from foretrace.engine.blocks import default_block, even_block
 from foretrace.engine.evaluate import Step, run_forward
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan
-from foretrace.engine.rule import Rule, require_windows
-from foretrace.engine.sequence import Ran, States, drive, run_steps
+from foretrace.engine.sequence import States, run_steps
+from foretrace.learners.blocks import default_block, even_block
+from foretrace.learners.drive import Ran, drive
+from foretrace.rules.rule import Rule, require_windows
 
 Passage = Callable[..., tuple[list[Any], list[Any], list[Any], Any]]
 
@@ -114,7 +115,7 @@ def _exact(plan: Plan, rule: Rule, block: int | None) -> tuple[Callable[..., Any
         _, pullback, (outputs, states, steps) = jax.vjp(run, params, hidden, _floating(inputs), has_aux=True)
         size = steps_in_block(plan, rule, block, inputs[0].shape[0])
         after = advance_trace(plan, rule, params, steps, external, trace, size)
-        asked = rule.foretold(plan, trace, states.hidden)
+        asked = rule.synthetic_gradient(plan, trace, states.hidden)
         return (outputs, states.hidden, states.other, after), (params, pullback, trace, asked)
 
     def backward(kept: Any, cotangents: Any) -> Any:

@@ -14,13 +14,14 @@ import jax.numpy as jnp
 
 from foretrace.engine.finite import parameter_flags, require_finite
 from foretrace.engine.linearise import Cotangents
-from foretrace.engine.rule import Rule
-from foretrace.engine.sequence import Ran, States, Window, drive, drive_windows, scan_or_run
+from foretrace.engine.sequence import States, scan_or_run
 from foretrace.errors import StateMismatchError
 from foretrace.frontends import Role
+from foretrace.learners.drive import Ran, Window, drive, drive_windows
 from foretrace.learners.executor import ETraceGraphExecutor
 from foretrace.learners.passage import last_of, steps_in_block
 from foretrace.learners.recording import Called, TracedStep, zero_shifts
+from foretrace.rules.rule import Rule
 
 Values = Mapping[int, Any]
 """Values of states, by the identity of the state."""

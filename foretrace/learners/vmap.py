@@ -173,6 +173,10 @@ class ETraceVmap(ETraceVjpAlgorithm, brainstate.nn.Vmap):
         """Runs the model for one step of a batch, and takes the traces through it; see `ETraceVjpAlgorithm.update`."""
         return self.module.update(*inputs, **named_inputs)
 
+    def make_states(self, batch_size: int) -> None:
+        """Makes the model's states anew for a batch, each sample with its own."""
+        brainstate.nn.vmap_init_all_states(self.model, axis_size=batch_size, state_tag="new")
+
     def get_etrace_of(self, weight: Any) -> Any:
         """The traces of one parameter, with a batch axis; see `ETraceAlgorithm.get_etrace_of`."""
         return self.module.get_etrace_of(weight)

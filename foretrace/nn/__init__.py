@@ -14,6 +14,8 @@ Examples:
     (2, 4)
 """
 
+from foretrace.nn import _brainstate as _brainstate  # isort: skip  (before anything that imports brainstate)
+
 from typing import Any
 
 from foretrace.nn import _found

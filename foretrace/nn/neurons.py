@@ -254,6 +254,7 @@ def _parameter(name: str, value: ArrayLike, like: Any, bound: Bound | None) -> A
 
 def _in_unit(name: str, value: ArrayLike, unit: Any) -> jax.Array:
     mantissa, own = split_unit("learnable", name, value)
+    own, unit = (brainunit.UNITLESS if one is None else one for one in (own, unit))
     if not own.has_same_dim(unit):
         raise ValueError(f"learnable: `{name}` is in {unit}, and cannot be compared with {value}. Give it that unit.")
     return mantissa if own == unit else jnp.asarray(brainunit.Quantity(mantissa, unit=own).to_decimal(unit))

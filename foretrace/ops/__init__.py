@@ -15,6 +15,7 @@ from foretrace.ops.primitive import (
     unmarked,
 )
 from foretrace.ops.sparse import connection_indices, sparse_matmul
+from foretrace.ops.untraced import untraced, untraced_p
 
 __all__ = [
     "ETPPrimitive",
@@ -32,4 +33,6 @@ __all__ = [
     "register_primitive",
     "sparse_matmul",
     "unmarked",
+    "untraced",
+    "untraced_p",
 ]

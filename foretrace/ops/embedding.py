@@ -35,7 +35,7 @@ def embedding(indices: ArrayLike, weight: ArrayLike, *, weight_fn: Transform | N
         [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
     places, places_unit = split_unit("embedding", "indices", indices)
-    if not jnp.issubdtype(places.dtype, np.integer) or not places_unit.is_unitless:
+    if not jnp.issubdtype(places.dtype, np.integer) or places_unit is not None:
         raise TypeError(
             f"embedding: `indices` must be integers without a unit, got {places.dtype} with shape {places.shape}. "
             "For one-hot or dense data use matmul."

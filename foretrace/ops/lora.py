@@ -60,6 +60,5 @@ def lora_matmul(
         )
     weight = alpha * (first @ second)
     check_matmul("lora_matmul", array, weight)
-    return add_bias(
-        "lora_matmul", matmul_p.bind(array, weight), product_unit(x_unit, first_unit) * second_unit, bias, bias_fn
-    )
+    unit = product_unit(product_unit(x_unit, first_unit), second_unit)
+    return add_bias("lora_matmul", matmul_p.bind(array, weight), unit, bias, bias_fn)

@@ -14,12 +14,11 @@ import dataclasses
 import functools
 from typing import Any
 
-import brainevent
-import brainunit
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from foretrace._optional import load
 from foretrace.ops.elementwise import add_bias
 from foretrace.ops.matmul import matmul
 from foretrace.ops.primitive import register_primitive
@@ -42,7 +41,7 @@ class _Workspace:
 
 def _workspace(indices: jax.Array, indptr: jax.Array) -> _Workspace:
     # Every row needs one task for each `task_nnz` connections begun: this bound needs no values of `indptr`.
-    capacity = indptr.size + indices.size // brainevent.get_hybrid_config().task_nnz
+    capacity = indptr.size + indices.size // _brainevent().get_hybrid_config().task_nnz
     tasks = jnp.zeros(capacity, indptr.dtype)
     return _Workspace(tasks, tasks, jnp.zeros(2, jnp.int32))
 
@@ -61,11 +60,12 @@ def _compressed_product(
     options: dict[str, Any] = {"shape": shape, "transpose": True, "backend": backend}
     if form == "csc":
         options |= {"shape": shape[::-1], "transpose": False}
+    kernels = _brainevent()
     if event:
         options["workspace"] = _workspace(indices, indptr)
-        by_vector, by_matrix = brainevent.binary_csrmv, brainevent.binary_csrmm
+        by_vector, by_matrix = kernels.binary_csrmv, kernels.binary_csrmm
     else:
-        by_vector, by_matrix = brainevent.csrmv, brainevent.csrmm
+        by_vector, by_matrix = kernels.csrmv, kernels.csrmm
     if x.ndim == 1:
         return by_vector(weight, indices, indptr, x, **options)
     return by_matrix(weight, indices, indptr, x.T, **options).T
@@ -115,6 +115,10 @@ def _sparse_matmul(
     return y.reshape(*x.shape[:-1], shape[1])
 
 
+def _brainevent() -> Any:
+    return load("brainevent", "foretrace.sparse_matmul")
+
+
 sparse_matmul_p = register_primitive("etp_sparse_matmul", _sparse_matmul)
 
 
@@ -147,6 +151,7 @@ def sparse_matmul(
         >>> sparse_matmul(jnp.array([1.0, 10.0]), jnp.array([1.0, 2.0, 3.0]), sparse_mat=mask).tolist()
         [20.0, 31.0]
     """
+    brainevent = _brainevent()
     event = isinstance(x, brainevent.BinaryArray)
     if isinstance(sparse_mat, brainevent.Dense):
         dense_x = _dense_events(x.value, weight) if event else x
@@ -174,6 +179,7 @@ def connection_indices(
 
 def _connections(sparse_mat: Any) -> tuple[str, tuple[jax.Array, jax.Array]]:
     """The form of a matrix and its index arrays."""
+    brainevent, brainunit = _brainevent(), load("brainunit", "foretrace.sparse_matmul")
     if isinstance(sparse_mat, (brainevent.CSR, brainunit.sparse.CSR)):
         return "csr", _compressed_index(sparse_mat.indices, sparse_mat.indptr)
     if isinstance(sparse_mat, (brainevent.CSC, brainunit.sparse.CSC)):

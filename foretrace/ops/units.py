@@ -8,10 +8,11 @@ mantissa. Operands are checked here as well, so that an error names the operator
 from collections.abc import Callable
 from typing import Any
 
-import brainunit
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from foretrace._units import is_quantity, known_unit, unit_of, unit_package, unit_text
 
 ArrayLike = Any  # an array, a nested list of numbers, or a brainunit quantity of either
 Transform = Callable[[jax.Array], jax.Array]
@@ -20,10 +21,14 @@ Transform = Callable[[jax.Array], jax.Array]
 def split_unit(operator: str, name: str, value: ArrayLike) -> tuple[jax.Array, Any]:
     """The mantissa of an operand as an array, and its unit."""
     if isinstance(value, jax.Array):
-        return value, brainunit.UNITLESS
+        return value, None
     try:
-        mantissa, unit = brainunit.split_mantissa_unit(value)
-        return jnp.asarray(mantissa), unit
+        if is_quantity(value):
+            return jnp.asarray(value.mantissa), unit_of(value)
+        if isinstance(value, list | tuple) and unit_package() is not None:  # numbers, or quantities of one unit
+            mantissa, unit = unit_package().split_mantissa_unit(value)
+            return jnp.asarray(mantissa), known_unit(unit)
+        return jnp.asarray(value), None
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{operator}: `{name}` must be an array or a quantity, got {type(value).__name__}. Pass its value instead."
@@ -51,30 +56,34 @@ def split_weight(operator: str, name: str, value: ArrayLike, transform: Transfor
 
 
 def product_unit(first: Any, second: Any) -> Any:
-    """The unit of a product; most operands have none, and multiplying units takes longer than binding a primitive."""
-    return first if second is brainunit.UNITLESS else first * second
+    """The unit of a product."""
+    if first is None or second is None:
+        return second if first is None else first
+    return known_unit(first * second)
 
 
 def join_unit(mantissa: jax.Array, unit: Any) -> Any:
     """A result with its unit; a plain array where the unit is none, scaled if the units cancelled up to a factor."""
-    if unit is brainunit.UNITLESS or unit.is_unitless:
+    if unit is None:
         return mantissa
-    return brainunit.maybe_decimal(brainunit.Quantity(mantissa, unit=unit))
+    return unit_package().maybe_decimal(unit_package().Quantity(mantissa, unit=unit))
 
 
 def convert_unit(operator: str, name: str, mantissa: jax.Array, unit: Any, target: Any) -> jax.Array:
     """The mantissa that `mantissa * unit` has in the unit `target`."""
     if unit is target:
         return mantissa
-    if not unit.has_same_dim(target):
+    unitless = unit_package().UNITLESS
+    given, wanted = (unitless if one is None else one for one in (unit, target))
+    if not given.has_same_dim(wanted):
         raise ValueError(
             f"{operator}: `{name}` is in {_unit_name(unit)}, but the product it is added to is in "
             f"{_unit_name(target)}. Give `{name}` a unit of the same dimension."
         )
-    if unit == target:
+    if given == wanted:
         return mantissa
-    return brainunit.Quantity(mantissa, unit=unit).to_decimal(target)
+    return unit_package().Quantity(mantissa, unit=given).to_decimal(wanted)
 
 
 def _unit_name(unit: Any) -> str:
-    return "no unit" if unit.is_unitless else str(unit)
+    return "no unit" if unit is None else unit_text(unit)

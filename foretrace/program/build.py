@@ -6,14 +6,11 @@ that they make a recurrent step, and runs the passes: inlining, control flow, no
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from foretrace._jax import ClosedJaxpr
 from foretrace.errors import (
     CompilationError,
     EmptyModelError,
     NoRecurrentStateError,
-    NotSupportedError,
     StateMismatchError,
 )
 from foretrace.program.control_flow import ControlFlowPolicy, lower_control_flow
@@ -50,7 +47,7 @@ def build_program(
 
     Raises:
         CompilationError: One of its subclasses: no parameters, no recurrent state, a state that changes its shape or
-            dtype, a complex state, control flow that cannot be differentiated.
+            dtype, control flow that cannot be differentiated.
 
     Examples:
         >>> import jax
@@ -109,12 +106,6 @@ def _check_roles(params: Sequence[Leaf], hidden: Sequence[Leaf]) -> None:
         raise NoRecurrentStateError(
             "The model has no recurrent state, so there is no history to credit. Mark what it carries from step to "
             "step as hidden state, or train it as a feed-forward model."
-        )
-    complex_states = [leaf.name for leaf in hidden if np.issubdtype(leaf.aval.dtype, np.complexfloating)]
-    if complex_states:
-        raise NotSupportedError(
-            f"Hidden states of complex dtype: {', '.join(f'`{name}`' for name in complex_states)}. "
-            "Keep the real and the imaginary part as two real states."
         )
 
 

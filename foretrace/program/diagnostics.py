@@ -31,6 +31,7 @@ class DiagnosticKind(enum.StrEnum):
     RELATION_EXCLUDED_INDEX_BY_DATA = "relation_excluded_index_by_data"
     RELATION_EXCLUDED_UNMARKED = "relation_excluded_unmarked"
     RELATION_EXCLUDED_NONLINEAR = "relation_excluded_nonlinear"
+    RELATION_EXCLUDED_ON_PURPOSE = "relation_excluded_on_purpose"
     RELATION_PARTIAL_PATH = "relation_partial_path"
     TRAINABLE_INVAR_NOT_PARAMSTATE = "trainable_invar_not_paramstate"
     PARAMETER_UNUSED = "parameter_unused"

@@ -11,7 +11,7 @@ UNARY = frozenset(
     "abs acos acosh asin asinh atan atanh bessel_i0e bessel_i1e cbrt ceil clz conj convert_element_type copy cos cosh "
     "digamma erf erf_inv erfc exp exp2 expm1 exprel floor imag integer_pow is_finite lgamma log log1p logistic name "
     "neg not population_count real reduce_precision round rsqrt sharding_constraint sign sin sinh sqrt square "
-    "stop_gradient tan tanh".split()
+    "stop_gradient tan tanh untraced".split()
 )
 
 NARY = frozenset(

@@ -46,6 +46,7 @@ JNP = {
     "erf": "jax.lax.erf",
     "rsqrt": "jax.lax.rsqrt",
     "stop_gradient": "jax.lax.stop_gradient",
+    "untraced": "foretrace.untraced",
 }
 REDUCTIONS = {
     "reduce_sum": "jnp.sum",

@@ -1,7 +1,6 @@
 """Training: `fit` for every kind of learner, checkpoints, metrics, and networks with published settings."""
 
 from foretrace.train.best import Best
-from foretrace.train.bptt import BPTT
 from foretrace.train.checkpoint import Checkpoint, CheckpointError, CheckpointWarning, read, restore, save
 from foretrace.train.fit import fit
 from foretrace.train.iteration import TrainState
@@ -11,7 +10,6 @@ from foretrace.train.parts import Output
 from foretrace.train.result import DivergedError, Result, Terminated
 
 __all__ = [
-    "BPTT",
     "CELLS",
     "PUBLISHED",
     "Best",

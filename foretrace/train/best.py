@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-import brainstate
 import jax
 import jax.numpy as jnp
 
-from foretrace.learners import ETraceAlgorithm
+from foretrace._optional import is_brainstate_module, is_instance
 from foretrace.train.checkpoint import CheckpointError
-from foretrace.train.modules import bare, dressed, read, write
 
 
 @dataclass(frozen=True)
@@ -44,15 +42,19 @@ class Best:
             TypeError: It is no module.
             CheckpointError: The parameters are those of another network.
         """
-        model = module.model if isinstance(module, ETraceAlgorithm) else module
-        if not isinstance(model, brainstate.nn.Module):
+        model = module.model if hasattr(module, "pure") else module
+        if not is_brainstate_module(model):
             raise TypeError(f"Values are put into a brainstate module; got {type(module).__name__}. Take `.params`.")
         states = dict(model.states().items())
-        weights = {path: state for path, state in states.items() if isinstance(state, brainstate.ParamState)}
+        weights = {path: state for path, state in states.items() if is_instance(state, "brainstate", "ParamState")}
         given = {path: self.params.get(path) for path in weights} if isinstance(self.params, dict) else {}
-        if jax.tree.map(jnp.shape, given) != jax.tree.map(jnp.shape, bare(read(weights))):
+        if _form(given) != _form({path: state.value for path, state in weights.items()}):
             raise CheckpointError(f"The parameters are not those of {type(model).__name__}: names or shapes differ.")
-        write(weights, dressed(given, weights))
-        lasting = {path: value for path, value in (self.lasting or {}).items() if path in states}
-        write({path: states[path] for path in lasting}, lasting)
+        for path, value in {**(self.lasting or {}), **given}.items():
+            if path in states:
+                states[path].value = value
         return module
+
+
+def _form(values: Any) -> Any:
+    return jax.tree.structure(values), [jnp.shape(leaf) for leaf in jax.tree.leaves(values)]

@@ -18,11 +18,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import brainstate
-import brainunit as u
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from foretrace._optional import is_brainstate_module, is_instance
+from foretrace._units import is_quantity, with_unit_of, without_unit
 
 FORMAT, VERSION = "foretrace checkpoint", "1"
 _NO_DIGEST = "0" * 64
@@ -73,8 +74,7 @@ class Checkpoint:
             want, got = _form(leaf), _form(self.arrays[name]) + _in_unit(self.units.get(name))
             if want != got:
                 raise CheckpointError(f"`{name}` is {got} in the checkpoint, where {want} is wanted.")
-        dressed = lambda value, leaf: u.Quantity(value, unit=leaf.unit) if is_quantity(leaf) else value
-        return jax.tree.unflatten(form, [dressed(self.arrays[name], leaf) for name, leaf in leaves.items()])
+        return jax.tree.unflatten(form, [with_unit_of(leaf, self.arrays[name]) for name, leaf in leaves.items()])
 
 
 def save(path: str | os.PathLike[str], values: Any, note: dict[str, Any] | None = None) -> Path:
@@ -121,10 +121,11 @@ def restore(path: str | os.PathLike[str], like: Any = None) -> Any:
     found = read(path)
     if like is None:
         return found.arrays
-    if not isinstance(like, brainstate.nn.Module):
+    if not is_brainstate_module(like):
         return found.fill(like)
     there = lambda path, state: any(name in found.arrays for name in _flat({path: state.value})[0])
-    wanted = {p: s for p, s in like.states().items() if isinstance(s, brainstate.ParamState) or there(p, s)}
+    is_weight = lambda state: is_instance(state, "brainstate", "ParamState")
+    wanted = {path: state for path, state in like.states().items() if is_weight(state) or there(path, state)}
     values = found.fill({path: state.value for path, state in wanted.items()})
     for path, state in wanted.items():
         state.value = values[path]
@@ -148,7 +149,7 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
 def encode(values: Any, note: dict[str, Any]) -> bytes:
     """A pytree and a note as the bytes of a file."""
     leaves = _flat(values)[0]
-    stored = {name: _stored(leaf.mantissa if is_quantity(leaf) else leaf) for name, leaf in leaves.items()}
+    stored = {name: _stored(without_unit(leaf)) for name, leaf in leaves.items()}
     kinds = {name: kind for name, (_, kind) in stored.items() if kind is not None}
     units = {name: str(leaf.unit) for name, leaf in leaves.items() if is_quantity(leaf)}
     about = {"format": FORMAT, "version": VERSION, "sha256": _NO_DIGEST}
@@ -242,11 +243,6 @@ def is_key(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def is_quantity(leaf: Any) -> bool:
-    """Whether a leaf is a number with a unit."""
-    return isinstance(leaf, u.Quantity)
-
-
 def _form(leaf: Any) -> str:
     if is_quantity(leaf):
         return _form(leaf.mantissa) + _in_unit(str(leaf.unit))
@@ -285,7 +281,7 @@ def _key_name(key: Any) -> str:
 
 
 def _plain(values: Any) -> Any:
-    if not isinstance(values, brainstate.nn.Module):
+    if not is_brainstate_module(values):
         return values
     return {path: state.value for path, state in values.states().items()}
 

@@ -8,7 +8,6 @@ from typing import Any, TextIO
 import jax
 import jax.numpy as jnp
 
-from foretrace.train.bptt import as_trainable
 from foretrace.train.checkpoint import name_of
 from foretrace.train.folder import Folder
 from foretrace.train.iteration import Training, TrainState
@@ -50,13 +49,13 @@ def fit(
     """Trains a network on a task.
 
     Args:
-        learner: A learner from `foretrace.compile`, of a function or a module; or `train.BPTT(model)`.
+        learner: A learner from `foretrace.compile`, of any kind of model and by any rule, `"BPTT"` included.
         task: A task of `foretrace.tasks`, or anything with its methods.
         optimizer: An optax gradient transformation, schedules included.
         iterations: Batches of trials to learn from, those before a resumption included.
         batch_size: Trials in a batch. A learner of a function must have been compiled for it.
         params: The parameters to begin with, of a step function.
-        state: The state that trials begin with, of a step function; None for zeros.
+        state: The state that trials begin with; None for the one that the learner was compiled with.
         seed: Of the trials, and of brainstate's random numbers where a module is trained.
         update_every: Steps between updates within a trial, while traces run on; None for one update after each trial.
         stream: Whether states and traces run on from one batch of trials to the next, as in an endless stream.
@@ -99,8 +98,8 @@ def fit(
     _check(optimizer, iterations, batch_size, update_every, validate_every, checkpoint_every, keep, patience)
     if (stop or patience) and validate_every is None:
         raise ValueError("`stop` and `patience` look at validations: say how often with `validate_every=`.")
-    trainable = as_trainable(learner, params, state, batch_size, seed)
-    _check_params(trainable.start()[0])
+    trainable = _trainable(learner)(batch_size, seed, params, state)
+    _check_params(trainable.params)
     training = Training(
         trainable=trainable,
         task=task,
@@ -125,6 +124,16 @@ def fit(
         Progress(iterations, f"{task.name} {trainable.rule.split(' ')[0]}", stream_of(progress)),
     )
     return run.go(iterations, resume, validate_every, checkpoint_every)
+
+
+def _trainable(learner: Any) -> Callable[..., Any]:
+    found = getattr(learner, "trainable", None)
+    if not callable(found):
+        raise TypeError(
+            f"`fit` trains a learner; got {type(learner).__name__}. Make one of the model and a rule by "
+            '`foretrace.compile(model, "D_RTRL", x, ...)`, or back through time by the rule `"BPTT"`.'
+        )
+    return found
 
 
 def _clipped(optimizer: Any, clip: float) -> Any:

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from foretrace.engine.sequence import scan_blocks
+from foretrace.learners.training import Trainable
 from foretrace.train.checkpoint import is_key
-from foretrace.train.contract import Held, Items, Trainable
 from foretrace.train.losses import Beside, Rates, StepLoss, mean_rate, pull_of, rate_cost, rates_of
 
 
@@ -69,7 +69,8 @@ class Training:
 
     def start(self, seed: int) -> TrainState:
         """The state before the first iteration."""
-        params, lasting = jax.tree.map(fixed, self.trainable.start())
+        params = jax.tree.map(fixed, self.trainable.params)
+        lasting = jax.tree.map(fixed, self.trainable.lasting_of(self.trainable.state))
         key = jax.random.key(seed)
         seen = jax.eval_shape(self._first_output, params, lasting, key)
         estimate = None
@@ -82,7 +83,7 @@ class Training:
             key=key,
             iteration=jnp.zeros((), jnp.int32),
             lasting=lasting,
-            passing=jax.tree.map(fixed, self.trainable.begin()) if self.stream else None,
+            passing=jax.tree.map(fixed, self.trainable.begin(lasting)) if self.stream else None,
             rates=estimate,
         )
 
@@ -92,10 +93,14 @@ class Training:
 
     def _first_output(self, params: Any, lasting: Any, key: Any) -> tuple[Any, Any]:
         inputs = self.task.sample(key, self.batch_size).inputs
-        outputs = self.trainable.run(params, Held(lasting, self.trainable.begin()), inputs[:1])
+        outputs = self.run(params, lasting, inputs[:1])
         first = jax.tree.map(lambda a: a[0], outputs)
         spikes = self.loss.spikes(first)
         return self.loss.readout(first), spikes if spikes is None else jax.tree.map(lambda s: s * 1.0, spikes)
+
+    def run(self, params: Any, lasting: Any, inputs: Any) -> Any:
+        """The outputs of all steps of a batch of trials, without learning."""
+        return self.trainable.learner.run(params, self.trainable.begin(lasting), inputs)[1]
 
     def iterate(self, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
         """One iteration, and its metrics."""
@@ -104,19 +109,19 @@ class Training:
         steps = trial.inputs.shape[0]
         pull = None if self.rates is None else pull_of(self.rates, state.rates, steps, self.dt)
         external = None if self.external is None else self.external(trial)
-        items = Items(trial.inputs, Beside(trial.targets, trial.mask, pull), external)
-        held = Held(state.lasting, state.passing if self.stream else self.trainable.begin())
-        before = (state.params, state.opt_state, held)
+        items = {"xs": trial.inputs, "ys": Beside(trial.targets, trial.mask, pull), "external": external}
+        carry = state.passing if self.stream else self.trainable.begin(state.lasting)
+        before = (state.params, state.opt_state, carry)
         every = min(self.update_every or steps, steps)
-        (params, opt_state, held), (losses, seen, norms) = scan_blocks(self._period, before, items, every)
+        (params, opt_state, carry), (losses, seen, norms) = scan_blocks(self._period, before, items, every)
         found = None if seen.spikes is None else rates_of(seen.spikes, self.dt)
         after = TrainState(
             params=params,
             opt_state=opt_state,
             key=key,
             iteration=state.iteration + 1,
-            lasting=held.lasting,
-            passing=held.passing if self.stream else None,
+            lasting=self.trainable.lasting_of(carry.state),
+            passing=carry if self.stream else None,
             rates=self._estimate(state.rates, found),
         )
         pulled = 0.0 if pull is None else _pulled(pull, seen.spikes)
@@ -125,14 +130,14 @@ class Training:
             metrics["rate_loss"] = rate_cost(self.rates, found)
         return after, metrics | {"gradient_norm": jnp.mean(norms)}
 
-    def _period(self, before: Any, items: Items) -> tuple[Any, Any]:
+    def _period(self, before: Any, items: dict[str, Any]) -> tuple[Any, Any]:
         """Some steps under constant parameters, and one update."""
-        params, opt_state, held = before
-        grads, held, (losses, seen) = self.trainable.grad(params, held, items, self.loss)
+        params, opt_state, carry = before
+        grads, carry, (losses, seen) = self.trainable.learner.grad(params, carry, **items, loss=self.loss, has_aux=True)
         updates, opt_state = self.optimizer.update(grads, opt_state, params)
         params = jax.tree.map(lambda p, change: (p + change).astype(p.dtype), params, updates)
         norm = jnp.sqrt(sum(jnp.sum(jnp.abs(g) ** 2) for g in jax.tree.leaves(grads)))
-        return (params, opt_state, held), (losses, seen, jnp.broadcast_to(norm, losses.shape))
+        return (params, opt_state, carry), (losses, seen, jnp.broadcast_to(norm, losses.shape))
 
     def _estimate(self, before: Any, found: Any) -> Any:
         if self.rates is None:
@@ -146,7 +151,7 @@ class Training:
 
     def evaluate(self, params: Any, lasting: Any, trial: Any) -> dict[str, jax.Array]:
         """The metrics of a batch of trials, without learning."""
-        outputs = self.trainable.run(params, Held(lasting, self.trainable.begin()), trial.inputs)
+        outputs = self.run(params, lasting, trial.inputs)
         losses, seen = jax.vmap(self.loss)(outputs, Beside(trial.targets, trial.mask, None))
         found = None if seen.spikes is None else rates_of(seen.spikes, self.dt)
         return {"loss": jnp.sum(losses), **self._measured(seen.output, trial, found)}

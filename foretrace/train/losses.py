@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import brainunit as u
 import jax
 import jax.numpy as jnp
+
+from foretrace._units import is_quantity, unit_package
 
 OUT, SPIKES = "out", "spikes"
 
@@ -127,4 +128,4 @@ def part(out: Any, name: str, default: Any) -> Any:
 
 def milliseconds(dt: Any) -> float:
     """A time step as a number of milliseconds; plain numbers are taken as such."""
-    return float(dt.to_decimal(u.ms)) if isinstance(dt, u.Quantity) else float(dt)
+    return float(dt.to_decimal(unit_package().ms)) if is_quantity(dt) else float(dt)

@@ -20,7 +20,6 @@ import numpy as np
 from foretrace.errors import NonFiniteError
 from foretrace.train.best import Best
 from foretrace.train.checkpoint import Checkpoint, CheckpointError, CheckpointWarning, name_of
-from foretrace.train.contract import Held
 from foretrace.train.folder import Folder, MetricsFile, Record
 from foretrace.train.iteration import Training, TrainState, fixed
 from foretrace.train.note import Note, note_of
@@ -108,7 +107,7 @@ class Run:
                 raise
             if reason in ("interrupted", "not finite"):
                 self._end()
-        self.training.trainable.finish(self.state.params, self._held())
+        self.training.trainable.finish(self.state.params, self.state.lasting, self.state.passing)
         path, done = None if self.folder is None else self.folder.path, int(self.state.iteration)
         arrived = self.signals.arrived
         by_signal = "" if arrived in (None, SIGINT) else f" by {arrived.name}; it is saved in `{path}`"
@@ -175,10 +174,6 @@ class Run:
         if validated is not None and self.stopping.see(validated):
             self.best = Best(record["iteration"], validated, state.params, state.lasting)
         self.state = state
-
-    def _held(self) -> Held:
-        passing = self.state.passing if self.training.stream else self.training.trainable.begin()
-        return Held(self.state.lasting, passing)
 
     @contextmanager
     def _opened(self, resume: bool) -> Iterator[None]:

@@ -20,7 +20,6 @@ import numpy as np
 
 from foretrace._jax import program_digest
 from foretrace.train.checkpoint import is_key
-from foretrace.train.contract import Held
 from foretrace.train.iteration import Training, TrainState
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
@@ -49,10 +48,7 @@ def describe(training: Training, state: TrainState, iterate: Any, further: dict[
     trial = jax.eval_shape(lambda key: task.sample(key, batch), state.key)
     step = lambda tree: jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), tree)
 
-    def network(params: Any, lasting: Any, inputs: Any) -> Any:
-        return training.trainable.run(params, Held(lasting, training.trainable.begin()), inputs)
-
-    out = step(jax.eval_shape(network, state.params, state.lasting, trial.inputs))
+    out = step(jax.eval_shape(training.run, state.params, state.lasting, trial.inputs))
     output = jax.eval_shape(loss.readout, out)
     return {
         "jax": jax.__version__,
@@ -60,7 +56,7 @@ def describe(training: Training, state: TrainState, iterate: Any, further: dict[
         "precision": str(jnp.result_type(float)),
         "task": f"{task.name} {digest(task.sample, state.key, batch)}"
         + digest(task.loss, output, step(trial.targets), step(trial.mask)),
-        "network": digest(network, state.params, state.lasting, trial.inputs),
+        "network": digest(training.run, state.params, state.lasting, trial.inputs),
         "rule": _ADDRESS.sub("", training.trainable.rule),
         "optimizer": digest(training.optimizer.update, state.params, state.opt_state, state.params),
         "readout": digest(loss.readout, out),

@@ -7,8 +7,6 @@ import numpy as np
 
 from foretrace._checks import is_whole, require_list
 from foretrace._look import PAPER, series
-from foretrace.learners.function import FunctionLearner
-from foretrace.learners.module import ETraceAlgorithm
 from foretrace.viz.canvas import PathLike, canvas, numbers, plain, times
 from foretrace.viz.recording import record_traces
 
@@ -24,7 +22,7 @@ MOST = 6
 
 
 def eligibility_traces(
-    source: FunctionLearner | ETraceAlgorithm | Mapping[str, Any],
+    source: Any,
     xs: Any = None,
     *,
     params: Any = None,
@@ -42,7 +40,7 @@ def eligibility_traces(
         source: A learner from `foretrace.compile`, which is run over `xs`; or traces from `record_traces`.
         xs: Inputs, time first, for a learner.
         params: As for `record_traces`, and so the next three.
-        state: The state to start from, for a learner of a function.
+        state: The state to start from.
         weights: Names of the parameters to draw; None for all that have a trace, at most six.
         trial: Which element of the batch; None for the sum over all.
         synapses: How many lines, the strongest synapse and others of its neuron; or which, each by its index in the

@@ -17,22 +17,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from foretrace._checks import require_index, require_list
-from foretrace.algorithms.dni import DNI
 from foretrace.engine.plan import Plan
-from foretrace.engine.rule import Block, Rule
 from foretrace.engine.sequence import States, run_steps
 from foretrace.errors import NotSupportedError
-from foretrace.frontends import Role
-from foretrace.learners.data import MultiStepData
-from foretrace.learners.function import Carry, FunctionLearner
-from foretrace.learners.module import ETraceAlgorithm
+from foretrace.learners.learner import at_start
 from foretrace.program.records import Leaf, path_name
+from foretrace.rules.rule import Block, Rule
 
 Names = str | Sequence[str] | None
 
 
 def record_traces(
-    learner: FunctionLearner | ETraceAlgorithm,
+    learner: Any,
     xs: Any,
     *,
     params: Any = None,
@@ -48,9 +44,8 @@ def record_traces(
     Args:
         learner: A learner from `foretrace.compile`.
         xs: Inputs, time first; for a step with several inputs, a tuple of them.
-        params: The parameters, for a learner of a function.
-        state: The state to start from, or a carry whose state is meant, for a learner of a function. A module starts
-            from the states that it has.
+        params: The parameters; None for those that the learner has, or was compiled with.
+        state: The state to start from, or a carry whose state is meant; None likewise.
         weights: Names of the parameters to record; None for all that have a trace.
         states: Names of the states; None for all that a parameter acts on directly.
         trial: Which element of the batch, the first axis of the states; None for the sum over all positions.
@@ -60,7 +55,7 @@ def record_traces(
 
     Raises:
         NotSupportedError: A rule that keeps no traces.
-        TypeError: Not a learner, or a learner of a function without its parameters and state.
+        TypeError: Not a learner.
         ValueError: An unknown name, or no such trial.
 
     Examples:
@@ -71,34 +66,17 @@ def record_traces(
         ...     return v, v
         >>> params, xs = {"w": jnp.ones((1, 1))}, jnp.ones((4, 1))
         >>> learner = ft.compile(step, "D_RTRL", xs[0], params=params, state=jnp.zeros(1))
-        >>> traces = record_traces(learner, xs, params=params, state=jnp.zeros(1))
+        >>> traces = record_traces(learner, xs)
         >>> {name: trace.ravel().tolist() for name, trace in traces.items()}
         {'w -> state': [1.0, 1.5, 1.75, 1.875]}
     """
-    if isinstance(learner, FunctionLearner):
-        run = _of_function(learner, xs, params, state)
-    elif isinstance(learner, ETraceAlgorithm):
-        if params is not None or state is not None:
-            raise TypeError(
-                "A learner of a module holds its own parameters and states: leave out `params` and `state`."
-            )
-        run = _of_module(learner, xs)
-    else:
-        raise TypeError(f"Traces are recorded of a learner from `foretrace.compile`; got {type(learner).__name__}.")
-    if isinstance(run.rule, DNI):
-        raise NotSupportedError("DNI keeps no traces: there is nothing to record.")
-    asked = _asked(run.plan, weights, states, trial)
-    found = jax.jit(_recorded, static_argnums=0)(_Wanted(run.plan, run.rule, tuple(asked)), *run.values)
+    pure, params, start = at_start(learner, params, state, "`record_traces`")
+    if not pure.rule.keeps_traces:
+        raise NotSupportedError(f"{pure.rule.name} keeps no traces: there is nothing to record.")
+    asked = _asked(pure.plan, weights, states, trial)
+    wanted = _Wanted(pure.plan, pure.rule, tuple(asked))
+    found = jax.jit(_recorded, static_argnums=0)(wanted, *pure.flatten(params, start, xs))
     return {one.name: np.asarray(values) for one, values in zip(asked, found, strict=True)}
-
-
-@dataclass(frozen=True)
-class _Run:
-    """A learner's rule, and what the engine takes to run it: parameters, states and inputs."""
-
-    plan: Plan
-    rule: Rule
-    values: tuple[list[Any], States, list[Any]]
 
 
 @dataclass(frozen=True)
@@ -135,21 +113,6 @@ def _recorded(wanted: _Wanted, params: list[Any], states: States, inputs: list[A
         return (states, trace), found
 
     return jax.lax.scan(one, (states, rule.init(plan)), inputs)[1]
-
-
-def _of_function(learner: FunctionLearner, xs: Any, params: Any, state: Any) -> _Run:
-    missing = [name for name, value in (("params", params), ("state", state)) if value is None]
-    if missing:
-        raise TypeError(f"Traces of a learner of a function are recorded with `{'`, `'.join(missing)}` given too.")
-    flat, states, inputs = learner.flatten(params, state.state if isinstance(state, Carry) else state, xs)
-    return _Run(learner.plan, learner.rule, (flat, states, inputs))
-
-
-def _of_module(learner: ETraceAlgorithm, xs: Any) -> _Run:
-    given = xs if isinstance(xs, tuple) else (xs,)
-    stacked = learner.stacked([MultiStepData(x) for x in given], {})
-    params, hidden, other = learner.executor.read(Role.PARAM, Role.HIDDEN, Role.OTHER)
-    return _Run(learner.executor.plan, learner.rule, (params, States(hidden, other), stacked.inputs))
 
 
 def _asked(plan: Plan, weights: Names, states: Names, trial: int | None) -> list[_Asked]:

@@ -66,7 +66,10 @@ def test_the_commands_can_be_run(name: str) -> None:
     assert options.task == training.RECORDED[name].task
 
 
-@pytest.mark.parametrize("name", [name for name, run in training.RECORDED.items() if run.short])
+SHORT = [name for name, run in training.RECORDED.items() if run.short]
+
+
+@pytest.mark.parametrize("name", [SHORT[0], *(pytest.param(name, marks=pytest.mark.slow) for name in SHORT[1:])])
 def test_a_shortened_run_reaches_its_goal(name: str) -> None:
     from foretrace.cli import main
 

@@ -86,7 +86,6 @@ def test_text_is_the_report_and_the_cost(capsys):
         ("network", [], "takes (n_hidden): give its arguments"),
         ("Net", [], "--input 16,3"),
         ("Net", ["--input", "2,3", "--batch", "4"], "the first axis is the batch"),
-        ("Net", ["--input", "2,3", "--rule", "BPTT"], "keeps no traces"),
         ("make", ["--batch", "2"], "--batch is for modules"),
         ("step", ["--state", "nowhere"], "no `nowhere` beside it"),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from foretrace.cli import main
 from foretrace.cli.experiment import OURS
-from foretrace.learners.rules import RULES
+from foretrace.rules import RULES
 from foretrace.tasks import TASKS
 
 

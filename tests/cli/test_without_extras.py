@@ -33,9 +33,26 @@ for command in commands:
     print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
 """
 EXTRAS = ["matplotlib", "optax", "safetensors", "brainpy", "brainpy_state", "sklearn", "mlxtend", "sktime"]
+EXTRAS += ["brainstate", "brainunit", "saiunit", "brainevent", "numba"]
 SMALL = "adding --set n_steps=6 --set n_test=4 --cell RNN --hidden 3 --batch 2 --iterations 1 --quiet"
-INSPECT = "inspect brainstate.nn:GRUCell --args '2, 2' --input 2,2"
 BENCH = "bench --sizes 2 --inputs 2 --batch 1 --steps 2 --repeats 1 --rules BPTT"
+STEP = "inspect model.py:step --input 3"
+MODEL = """
+import jax.numpy as jnp
+
+params, state = {"w": jnp.ones((3, 4))}, jnp.zeros(4)
+
+
+def step(params, state, x):
+    state = 0.9 * state + x @ params["w"]
+    return state, state
+
+
+def layers():
+    import foretrace
+
+    return foretrace.nn.GRUCell(3, 4)
+"""
 WORKS = ""
 ANSWERS = {
     "nothing": (
@@ -47,8 +64,11 @@ ANSWERS = {
             "tasks": WORKS,
             "tasks evidence": WORKS,
             "tasks evidence --plot trial.svg": "foretrace[viz]",
-            INSPECT: WORKS,
-            f"{INSPECT} --html page.html": WORKS,
+            STEP: WORKS,
+            f"{STEP} --html page.html": WORKS,
+            "inspect brainstate.nn:GRUCell": "`brainstate.nn` needs brainstate: pip install 'foretrace[brainstate]'",
+            "inspect module.py:Net": "`module.py` needs brainstate: pip install 'foretrace[brainstate]'",
+            "inspect model.py:layers": "`foretrace.nn` needs brainstate: pip install 'foretrace[brainstate]'",
             f"train {SMALL}": "foretrace[train]",
             f"compare {SMALL}": "foretrace[train]",
             "demo --quick": "foretrace[train]",
@@ -72,6 +92,8 @@ ANSWERS = {
 @pytest.mark.parametrize("installed", ANSWERS)
 def test_commands_work_or_name_the_package(installed, tmp_path):
     missing, wanted = ANSWERS[installed]
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "module.py").write_text("import brainstate\n\nNet = brainstate.nn.GRUCell(3, 4)\n")
     environment = os.environ | {"PYTHONPATH": str(Path(foretrace.__file__).parent.parent)}
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM],

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from zoo.solved import BY_NAME, solved
+from zoo.solved import solved, solved_names
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in BY_NAME])
+@pytest.mark.parametrize("name", solved_names())
 def test_d_rtrl_equals_bptt_just_where_the_report_says_so(name: str) -> None:
     model = solved(name)
     exact = {

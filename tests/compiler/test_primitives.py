@@ -17,6 +17,7 @@ from foretrace._jax import ad
 from foretrace.compiler.patterns import analyse
 from foretrace.compiler.rules.elementwise import NO_DERIVATIVE
 from foretrace.compiler.structure import structure_rules
+from foretrace.ops import untraced
 from foretrace.program.zero_safe import scale_p
 
 LINE, SHEET, SQUARE = (4,), (2, 3), (3, 3)
@@ -66,6 +67,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "igammac": (lambda a, x: lax.igammac(1.0 + unit(a), 1.0 + unit(x)), (SHEET, SHEET)),
     "integer_pow": (lambda v: lax.integer_pow(v, 3), (SHEET,)),
     "name": (lambda v: checkpoint_name(jnp.sin(v), "kept"), (SHEET,)),
+    "untraced": (lambda v: untraced(jnp.sin(v)), (SHEET,)),
     "polygamma": (lambda v: lax.polygamma(jnp.ones(SHEET), 1.0 + unit(v)), (SHEET,)),
     "pow": (lambda a, b: lax.pow(unit(a), b), (SHEET, SHEET)),
     "real, imag": (lambda v: jnp.real(jnp.exp(1j * v)) + jnp.imag(jnp.exp(2j * v)), (SHEET,)),

@@ -60,7 +60,7 @@ def found(plan: Plan) -> list[str]:
         ("module: marked ALIF in one packed state", [SPIKE]),
         ("module: plain GIF in a packed state of 3, set by name", [SPIKE]),
         ("brainpy: recurrent AlignPost Expon, marked", ["heaviside_surrogate_gradient"]),
-        ("recurrent LIF with delayed spikes", ["previous line", SPIKE]),
+        ("recurrent LIF with delayed spikes", [SPIKE]),
     ],
 )
 def test_the_axon_is_the_value_that_leaves(name: str, axons: list[str]) -> None:

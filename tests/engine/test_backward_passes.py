@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import foretrace as ft
-from foretrace import algorithms
-from foretrace.algorithms.d_rtrl import DRTRL
+from foretrace.rules import D_RTRL, pp_prop
 from online import online_gradient
 from oracle import Oracle, bptt
 from zoo.solved import loss
@@ -78,22 +77,22 @@ def test_a_clipped_gradient_equals_the_oracle_in_blocks_of_any_size(place: str) 
     graph, values = solved(CLIPPED[place])
     expected = Oracle(graph, loss).gradient(*values)
     for block in (1, 4):
-        agree(online_gradient(graph, DRTRL(), loss, *values, block=block), expected)
+        agree(online_gradient(graph, D_RTRL(), loss, *values, block=block), expected)
 
 
 @pytest.mark.parametrize("place", ["decay", "weight", "new"])
 def test_a_linear_backward_pass_is_followed_as_bptt_follows_it(place: str) -> None:
     graph, values = solved(LINEAR[place])
     assert {parameter.history.value for parameter in graph.parameters} == {"all", "none-needed"}
-    agree(online_gradient(graph, DRTRL(), loss, *values, block=4), bptt(graph, loss, *values))
+    agree(online_gradient(graph, D_RTRL(), loss, *values, block=4), bptt(graph, loss, *values))
 
 
 def test_a_readout_behind_a_clipped_gradient_loses_nothing() -> None:
     graph, values = solved(CLIPPED["out"])
-    agree(online_gradient(graph, DRTRL(), loss, *values, block=4), bptt(graph, loss, *values))
+    agree(online_gradient(graph, D_RTRL(), loss, *values, block=4), bptt(graph, loss, *values))
 
 
-@pytest.mark.parametrize(("place", "rule"), [*((place, DRTRL()) for place in PLACES), ("new", algorithms.PPProp(0.9))])
+@pytest.mark.parametrize(("place", "rule"), [*((place, D_RTRL()) for place in PLACES), ("new", pp_prop(0.9))])
 def test_the_first_step_equals_bptt(place: str, rule: Any) -> None:
     graph, (params, hidden, other, inputs) = solved(CLIPPED[place])
     found = online_gradient(graph, rule, loss, params, hidden, other, inputs[:1])

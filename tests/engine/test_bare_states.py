@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import foretrace as ft
-from foretrace.algorithms.d_rtrl import DRTRL
+from foretrace.rules.d_rtrl import D_RTRL
 from online import online_gradient
 from oracle import Oracle, bptt
 from zoo.solved import BY_NAME, loss
@@ -29,7 +29,7 @@ def test_a_parameter_that_is_the_next_state_has_its_whole_gradient() -> None:
     state = {name: jnp.asarray(generator.normal(size=4)) for name in ("h", "bias")}
     graph = ft.compile_etrace_graph(step, state["h"], params=params, state=state)
     values = values_of(graph, params, state, jnp.asarray(generator.normal(size=(6, 4))))
-    found = online_gradient(graph, DRTRL(), loss, *values, block=4)
+    found = online_gradient(graph, D_RTRL(), loss, *values, block=4)
     for one, other, whole in zip(found, Oracle(graph, loss).gradient(*values), bptt(graph, loss, *values), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10)
         np.testing.assert_allclose(one, whole, rtol=1e-10)

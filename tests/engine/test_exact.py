@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import foretrace as ft
-from foretrace.algorithms.d_rtrl import DRTRL
-from foretrace.engine.blocks import default_block, even_block, step_bytes
 from foretrace.engine.plan import make_plan
+from foretrace.learners.blocks import default_block, even_block, step_bytes
+from foretrace.rules.d_rtrl import D_RTRL
 from online import online_gradient
 from oracle import bptt
 from zoo.solved import loss
@@ -43,7 +43,7 @@ def test_equals_bptt_over_fifty_steps(count: int) -> None:
     assert [group.num_state for group in graph.hidden_groups] == [count]
     info = graph.module_info
     values = (info.flatten_params(params), *info.flatten_state(state), [info.flatten_inputs(x) for x in xs])
-    found = online_gradient(graph, DRTRL(), loss, *values, block=16)
+    found = online_gradient(graph, D_RTRL(), loss, *values, block=16)
     for one, other in zip(found, bptt(graph, loss, *values), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10 * float(jnp.max(jnp.abs(other))))
 
@@ -79,9 +79,9 @@ def test_a_block_fits_its_budget() -> None:
     step, params, state, xs = chain(3)
     plan = make_plan(ft.compile_etrace_graph(step, xs[0], params=params, state=state))
     budget = 10 * step_bytes(plan)
-    assert default_block(plan, DRTRL(), budget) == 10
-    assert default_block(plan, DRTRL(), 0) == 1
-    assert default_block(plan, DRTRL()) == 200  # so small a model could have more
+    assert default_block(plan, D_RTRL(), budget) == 10
+    assert default_block(plan, D_RTRL(), 0) == 1
+    assert default_block(plan, D_RTRL()) == 200  # so small a model could have more
 
 
 @pytest.mark.parametrize(("length", "largest", "expected"), [(400, 128, 100), (400, 400, 400), (7, 3, 3), (1, 50, 1)])

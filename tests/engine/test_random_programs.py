@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import foretrace as ft
-from foretrace.algorithms.d_rtrl import DRTRL
 from foretrace.engine.plan import make_plan
+from foretrace.rules.d_rtrl import D_RTRL
 from online import walked_gradient
 from oracle import Oracle
 from random_programs import Program, generate, generate_wide
@@ -58,7 +58,7 @@ def problems(program: Program, blocks: tuple[int, ...]) -> list[str]:
     expected = Oracle(graph, loss).gradient(*flat)
     said = []
     for block in (1,) if make_plan(graph).pulls_each_step else blocks:
-        found = walked_gradient(graph, DRTRL(), loss, *flat, block=block)
+        found = walked_gradient(graph, D_RTRL(), loss, *flat, block=block)
         for leaf, one, other in zip(graph.program.params, found, expected, strict=True):
             scale = max(1.0, float(np.max(np.abs(other), initial=0.0)))
             error = float(np.max(np.abs(np.asarray(one) - other), initial=0.0)) / scale
@@ -106,7 +106,7 @@ def test_vmap_gives_the_same(seed: int) -> None:
     stacked = [jnp.stack([p, 0.8 * p]) for p in params]
 
     def gradient(params: Any) -> Any:
-        return walked_gradient(graph, DRTRL(), loss, params, hidden, other, inputs, block=STEPS)
+        return walked_gradient(graph, D_RTRL(), loss, params, hidden, other, inputs, block=STEPS)
 
     for found, *alone in zip(
         jax.vmap(gradient)(stacked), *(gradient([p[k] for p in stacked]) for k in (0, 1)), strict=True

@@ -25,8 +25,8 @@ import numpy as np
 import pytest
 
 import lif_networks as nets
-from foretrace.algorithms.eprop import EProp
 from foretrace.engine.plan import make_plan
+from foretrace.rules.eprop import EProp
 from online import online_gradient
 
 INPUT, HIDDEN, OUT, STEPS = 4, 5, 2, 40

@@ -169,7 +169,7 @@ MAKING: dict[str, Bad] = {
     "a state that grows": Bad(
         lambda: compiled(model=lambda p, s, x: (step(p, s, x)[0][:1], s)), ft.StateMismatchError, "keeps its shape"
     ),
-    "a batch size for a function": Bad(lambda: compiled(batch_size=2), TypeError, "for modules"),
+    "a batch size for a function": Bad(lambda: compiled(batch_size=2), TypeError, "for brainstate modules"),
     "vmap for a function": Bad(lambda: compiled(vmap=True), ft.NotSupportedError, "jax.vmap"),
     "a block of half a step": Bad(lambda: compiled(block=0.5), TypeError, "`block` is a number of steps"),
     "a window of no step": Bad(lambda: compiled(window=0), ValueError, "`window` is a number of steps"),
@@ -240,9 +240,11 @@ FUNCTION: dict[str, Bad] = {
     ),
     "updates every half step": Bad(lambda: train(update_every=0.5), TypeError, "`update_every` is a number of steps"),
     "inputs to train on without time": Bad(lambda: train(xs=XS[0]), ft.ExampleInputError, "xs\\[None\\]"),
-    "to compare no learner": Bad(lambda: ft.compare_gradients(step, XS), TypeError, "foretrace.compile"),
-    "to compare without params": Bad(
-        lambda: ft.compare_gradients(function(), XS, YS, loss=squared, state=STATE), TypeError, "`params`"
+    "to compare no learner": Bad(lambda: ft.compare_gradients(step, XS, loss=squared), TypeError, "foretrace.compile"),
+    "to compare other params": Bad(
+        lambda: ft.compare_gradients(function(), XS, YS, loss=squared, params={}),
+        ValueError,
+        "These are the parameters",
     ),
     "to compare numbers": Bad(
         lambda: ft.compare_gradients(function(), 3, YS, loss=squared, params=PARAMS, state=STATE),
@@ -289,8 +291,8 @@ MODULE: dict[str, Bad] = {
     "no trace of it": Bad(lambda: module().get_etrace_of("w_out"), ValueError, "It has `"),
     "a modulator for none": Bad(lambda: setattr(module(), "modulator", 1.0), ValueError, "ThreeFactor"),
     "to evolve nothing": Bad(lambda: module().etrace_evolve(), ValueError, "at least one"),
-    "to compare by two": Bad(
-        lambda: ft.compare_gradients(module(), XS, loss=squared, step_fn=read), TypeError, "give one of them"
+    "to compare a module with parameters of none": Bad(
+        lambda: ft.compare_gradients(module(), XS, loss=squared, params={}), ft.StateMismatchError, "by path"
     ),
 }
 
@@ -352,7 +354,7 @@ def held() -> Any:
 
 def gradients() -> Any:
     """What good calls give: of the function's learner, and of the module's from its present states."""
-    trial = ft.compare_gradients(module(), XS, step_fn=read)
+    trial = ft.compare_gradients(module(), XS, loss=lambda out: jnp.sum(out**2))
     return jax.tree.map(np.asarray, [grad()[0], [row.online_norm for row in trial.rows]])
 
 

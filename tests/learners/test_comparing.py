@@ -29,17 +29,17 @@ def step(params: Any, h: Any, x: Any) -> Any:
     return h, h @ params["read"] + 0.0 * params["unused"]
 
 
-def compiled(rule: str = "D_RTRL", **options: Any) -> ft.FunctionLearner:
+def compiled(rule: str = "D_RTRL", **options: Any) -> ft.Learner:
     return ft.compile(step, rule, XS[0], params=PARAMS, state=STATE, **options)
 
 
 @pytest.fixture(scope="module")
-def learner() -> ft.FunctionLearner:
+def learner() -> ft.Learner:
     return compiled()
 
 
 @pytest.fixture(scope="module")
-def comparison(learner: ft.FunctionLearner) -> ft.GradientComparison:
+def comparison(learner: ft.Learner) -> ft.GradientComparison:
     return ft.compare_gradients(learner, XS, YS, loss=squared, params=PARAMS, state=STATE, mask=MASK)
 
 
@@ -51,7 +51,7 @@ def bptt(params: Any) -> Any:
     return jnp.sum(jax.lax.scan(one, STATE, (XS, YS, MASK))[1])
 
 
-def test_rows_are_the_angle_and_norms_to_bptt(learner: ft.FunctionLearner, comparison: ft.GradientComparison) -> None:
+def test_rows_are_the_angle_and_norms_to_bptt(learner: ft.Learner, comparison: ft.GradientComparison) -> None:
     online = jax.jit(lambda p: learner.grad(p, learner.init(STATE), XS, YS, loss=squared, mask=MASK)[0])(PARAMS)
     exact = jax.jit(jax.grad(bptt))(PARAMS)
     for row in comparison.rows:
@@ -127,9 +127,7 @@ def test_module_is_compared_and_left_as_it_was() -> None:
     learner(XS[0])
     before = jax.tree.map(np.asarray, (net.h.value, learner.etrace.value))
     by_loss = ft.compare_gradients(learner, XS, YS, loss=squared, mask=MASK)
-    by_step = ft.compare_gradients(learner, XS, YS, step_fn=lambda x, y: squared(learner(x), y), mask=MASK)
     jax.tree.map(np.testing.assert_array_equal, (net.h.value, learner.etrace.value), before)
-    assert by_loss == by_step
     learner.reset_state()
     run = lambda **options: learner.etrace_grad(
         XS, YS, step_fn=lambda x, y: squared(learner(x), y), mask=MASK, reduction="sum", **options
@@ -152,14 +150,17 @@ def test_parameters_of_a_tree_have_a_row_each() -> None:
     assert math.isclose(found.overall.cosine, 1.0, rel_tol=1e-10)
 
 
-def test_what_is_missing_or_too_much_is_named(learner: ft.FunctionLearner) -> None:
-    with pytest.raises(TypeError, match="`params`, `state`"):
-        ft.compare_gradients(learner, XS, YS, loss=squared)
-    with pytest.raises(TypeError, match="`step_fn` is for modules"):
-        ft.compare_gradients(learner, XS, YS, step_fn=squared, params=PARAMS, state=STATE)
-    with pytest.raises(TypeError, match="a `loss` or by a `step_fn`"):
-        ft.compare_gradients(make()[1], XS, YS)
-    with pytest.raises(TypeError, match="leave out `params`"):
-        ft.compare_gradients(make()[1], XS, YS, loss=squared, params=PARAMS)
+def test_what_a_learner_was_compiled_with_need_not_be_given(learner: ft.Learner) -> None:
+    alone = ft.compare_gradients(learner, XS, YS, loss=squared)
+    given = ft.compare_gradients(learner, XS, YS, loss=squared, params=learner.params, state=learner.state)
+    for one, other in zip((*alone.rows, alone.overall), (*given.rows, given.overall), strict=True):
+        assert (one.name, one.history) == (other.name, other.history)
+        assert math.isclose(one.online_norm, other.online_norm, rel_tol=1e-12)
+        assert math.isclose(one.bptt_norm, other.bptt_norm, rel_tol=1e-12)
+
+
+def test_what_does_not_fit_is_named() -> None:
+    with pytest.raises(ft.StateMismatchError, match="no value for `w`"):
+        ft.compare_gradients(make()[1], XS, YS, loss=squared, params={})
     with pytest.raises(TypeError, match="takes a learner"):
         ft.compare_gradients(step, XS, YS, loss=squared)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import foretrace as ft
-from foretrace import algorithms
-from foretrace.algorithms.config import PARTS
+from foretrace import rules
+from foretrace.rules.config import PARTS
 
 INPUT, HIDDEN, STEPS = 2, 3, 4
 XS = jnp.asarray(np.random.default_rng(0).normal(size=(STEPS, INPUT)))
@@ -51,7 +51,7 @@ def total(out: Any) -> Any:
     return jnp.sum(out**2)
 
 
-def of_function(algorithm: Any, **options: Any) -> ft.FunctionLearner:
+def of_function(algorithm: Any, **options: Any) -> ft.Learner:
     return ft.compile(step, algorithm, XS[0], params=PARAMS, state=STATE, **options)
 
 
@@ -68,9 +68,9 @@ def assert_gradient(found: Any, like: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_name_is_a_rule_for_functions(name: str) -> None:
-    learner_class, options = NAMES[name]
+    rule_class, options = NAMES[name]
     learner = of_function(name.upper(), **options)
-    assert type(learner.rule) is learner_class.rule_class
+    assert type(learner.rule) is rule_class
     external = EXTERNAL.get(learner.rule.external or "")
     run = lambda params, carry: learner.grad(params, carry, XS, loss=total, external=external)[0]
     found = jax.jit(run)(PARAMS, learner.init(STATE))
@@ -80,9 +80,9 @@ def test_name_is_a_rule_for_functions(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_name_is_a_rule_for_modules(name: str) -> None:
-    learner_class, options = NAMES[name]
+    rule_class, options = NAMES[name]
     learner = ft.compile(cell(), name.title(), XS[0], **options)
-    assert type(learner) is learner_class
+    assert type(learner.rule) is rule_class
     external = learner.rule.external
     given = (XS,) if external is None else (XS, EXTERNAL[external])
     call = lambda x, *extra: total(learner(x, **({external: extra[0]} if external else {})))
@@ -92,16 +92,16 @@ def test_name_is_a_rule_for_modules(name: str) -> None:
 
 
 def test_rules_come_by_class_and_as_records_too() -> None:
-    assert of_function(ft.SnAp, n=1).rule == of_function(algorithms.SnAp(n=1)).rule == algorithms.SnAp(n=1)
-    learner = ft.compile(cell(), algorithms.PPProp(0.9), XS[0])
+    assert of_function(ft.SnAp, n=1).rule == of_function(rules.SnAp(n=1)).rule == rules.SnAp(n=1)
+    learner = ft.compile(cell(), rules.pp_prop(0.9), XS[0])
     assert learner.rule == ft.compile(cell(), ft.pp_prop, XS[0], decay_or_rank=0.9).rule
-    assert isinstance(ft.compile(cell(), ft.D_RTRL, XS[0]), ft.D_RTRL)
+    assert isinstance(ft.compile(cell(), ft.D_RTRL, XS[0]), ft.ParamDimVjpAlgorithm)
 
 
 @pytest.mark.parametrize("model", [step, cell()], ids=["function", "module"])
 def test_unknown_name_lists_the_known_ones(model: Any) -> None:
-    with pytest.raises(ValueError, match="There is no rule `bptt`") as caught:
-        ft.compile(model, "bptt", XS[0])
+    with pytest.raises(ValueError, match="There is no rule `unheard_of`") as caught:
+        ft.compile(model, "unheard_of", XS[0])
     assert all(name in str(caught.value) for name in NAMES)
 
 
@@ -161,22 +161,22 @@ def test_seed_and_verbose(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 CONFIGS = [
-    (dict(), algorithms.DRTRL()),
-    (dict(trace_filter="kappa", kappa=0.9), algorithms.EProp(kappa_filter_decay=0.9)),
-    (dict(learning_signal="random_feedback"), algorithms.EProp(feedback="random")),
+    (dict(), rules.D_RTRL()),
+    (dict(trace_filter="kappa", kappa=0.9), rules.EProp(kappa_filter_decay=0.9)),
+    (dict(learning_signal="random_feedback"), rules.EProp(feedback="random")),
     (
         dict(learning_signal="random_feedback", trace_filter="kappa", kappa=0.5),
-        algorithms.EProp(feedback="random", kappa_filter_decay=0.5),
+        rules.EProp(feedback="random", kappa_filter_decay=0.5),
     ),
-    (dict(recurrence_scope="coupled"), algorithms.OSTLRecurrent()),
-    (dict(recurrence_scope="sparse_n", sparse_n=3), algorithms.SnAp(n=3)),
-    (dict(temporal_recursion="scalar_leak", decay=0.9), algorithms.OTPE(leak=0.9)),
-    (dict(trace_factorization="io_factorized", decay=0.9), algorithms.PPProp(0.9)),
+    (dict(recurrence_scope="coupled"), rules.OSTLRecurrent()),
+    (dict(recurrence_scope="sparse_n", sparse_n=3), rules.SnAp(n=3)),
+    (dict(temporal_recursion="scalar_leak", decay=0.9), rules.OTPE(leak=0.9)),
+    (dict(trace_factorization="io_factorized", decay=0.9), rules.pp_prop(0.9)),
     (
         dict(trace_factorization="io_factorized", temporal_recursion="scalar_leak", decay=0.9),
-        algorithms.OTTT(leak=0.9),
+        rules.OTTT(leak=0.9),
     ),
-    (dict(trace_factorization="random_projection", recurrence_scope="coupled"), algorithms.UORO()),
+    (dict(trace_factorization="random_projection", recurrence_scope="coupled"), rules.UORO()),
 ]
 
 
@@ -188,15 +188,15 @@ def test_parts_make_a_rule(parts: dict[str, Any], rule: Any) -> None:
 
 
 def test_signals_from_elsewhere_by_parts() -> None:
-    assert isinstance(ft.ETraceConfig(learning_signal="modulatory").rule(), algorithms.ThreeFactor)
+    assert isinstance(ft.ETraceConfig(learning_signal="modulatory").rule(), rules.ThreeFactor)
     bootstrapped = ft.ETraceConfig(temporal_recursion="none", learning_signal="bootstrapped")
-    assert isinstance(bootstrapped.rule(), algorithms.DNI)
+    assert isinstance(bootstrapped.rule(), rules.DNI)
 
 
 def test_parts_serve_both_kinds_of_models() -> None:
     config = ft.ETraceConfig(recurrence_scope="sparse_n", sparse_n=1)
-    assert of_function(config).rule == algorithms.SnAp(n=1)
-    assert ft.compile(cell(), config, XS[0]).rule == algorithms.SnAp(n=1)
+    assert of_function(config).rule == rules.SnAp(n=1)
+    assert ft.compile(cell(), config, XS[0]).rule == rules.SnAp(n=1)
 
 
 def coefficients(parts: dict[str, str]) -> dict[str, Any]:
@@ -233,4 +233,26 @@ def test_missing_numbers_and_unknown_parts_are_named() -> None:
 
 @pytest.mark.parametrize(("name", "rule"), [("e-prop", "EProp"), ("D-RTRL", "D_RTRL"), ("pp prop", "pp_prop")])
 def test_names_may_have_hyphens(name: str, rule: str) -> None:
-    assert ft.learners.rules.find_rule(name)[0].rule_class.name == rule
+    assert rules.find_rule(name).name == rule
+
+
+def test_a_parameter_that_is_used_but_not_held_is_compiled_by_every_way() -> None:
+    shared = brainstate.ParamState(jnp.eye(2))
+
+    class Borrowing(brainstate.nn.Module):
+        def init_state(self, **_: Any) -> None:
+            self.h = brainstate.HiddenState(jnp.zeros(2))
+
+        def update(self, x: Any) -> Any:
+            self.h.value = 0.5 * self.h.value + x @ self._borrowed()
+            return self.h.value
+
+        def _borrowed(self) -> Any:
+            return shared.value
+
+    learner = ft.compile(Borrowing(), "D_RTRL", jnp.ones(2))
+    graph = ft.compile_etrace_graph(learner.model, jnp.ones(2))
+    relations = ft.find_hidden_param_op_relations_from_module(learner.model, jnp.ones(2))
+    for found in (learner.graph.hidden_param_op_relations, graph.hidden_param_op_relations, relations):
+        assert [relation.trainable_param_states for relation in found] == [{"weight": shared}]
+    assert ft.add_hidden_perturbation_in_module(learner.model, jnp.ones(2)).perturb_hidden_paths == (("h",),)

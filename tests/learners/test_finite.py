@@ -58,12 +58,12 @@ def zero_log(out: Any) -> Any:
 
 
 @functools.cache
-def compiled() -> ft.FunctionLearner:
+def compiled() -> ft.Learner:
     return ft.compile(step, "D_RTRL", XS[0], params={"w": W}, state=STATE, check_finite=True)
 
 
 def by_function(w: Any, xs: Any, loss: Callable[[Any], Any], *, window: int | None = None) -> None:
-    learner = ft.FunctionLearner(compiled().graph, compiled().rule, block=4, window=window, check_finite=True)
+    learner = ft.Learner(compiled().graph, compiled().rule, block=4, window=window, check_finite=True)
     learner.grad({"w": w}, learner.init(STATE), xs, loss=loss)
 
 
@@ -146,7 +146,7 @@ def test_training_says_from_which_step_a_parameter_is_lost() -> None:
 
 def test_it_is_off_by_default_and_leaves_no_trace_in_the_program() -> None:
     assert not make()[1].check_finite
-    plain = ft.FunctionLearner(compiled().graph, compiled().rule)
+    plain = ft.Learner(compiled().graph, compiled().rule)
     assert not plain.check_finite
     programs = [
         str(jax.make_jaxpr(lambda w, one=one: one.grad({"w": w}, one.init(STATE), XS, loss=total))(W))

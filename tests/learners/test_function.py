@@ -36,7 +36,7 @@ def squared(out: Any, y: Any) -> Any:
 
 
 @functools.cache
-def learner(**options: Any) -> ft.FunctionLearner:
+def learner(**options: Any) -> ft.Learner:
     return ft.compile(step, "D_RTRL", XS[0], params=PARAMS, state=STATE, **options)
 
 
@@ -47,7 +47,7 @@ def gradient() -> Any:
     return jax.jit(lambda p, c: one.grad(p, c, XS, YS, loss=squared))(PARAMS, one.init(STATE))
 
 
-def run(one: ft.FunctionLearner, params: Any, carry: Any, xs: Any, ys: Any = None, **options: Any) -> Any:
+def run(one: ft.Learner, params: Any, carry: Any, xs: Any, ys: Any = None, **options: Any) -> Any:
     """`grad`, compiled as one program."""
     return jax.jit(lambda *given: one.grad(*given, **options))(params, carry, xs, ys)
 
@@ -257,7 +257,7 @@ def test_a_state_of_another_form_is_refused() -> None:
 @pytest.mark.parametrize("value", [0, -1, 2.0, True])
 def test_bad_block_and_window_are_refused(option: str, value: Any) -> None:
     with pytest.raises(ValueError if value in (0, -1) else TypeError, match=f"`{option}` is a number of steps"):
-        ft.FunctionLearner(learner().graph, learner().rule, **{option: value})
+        ft.Learner(learner().graph, learner().rule, **{option: value})
 
 
 def test_bad_update_every_is_refused() -> None:

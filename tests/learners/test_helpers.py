@@ -99,10 +99,10 @@ def test_module_learns_the_future(chunk_size: int) -> None:
     assert len(errors) == 1500
     assert errors[-1] < 1e-6 * errors[0]
     jax.tree.map(np.testing.assert_array_equal, [net.w.value, net.u.value, net.h.value], before)
-    trained = learner.etrace.value["synthesizer"]["group_0"]["weight"]
+    trained = learner.etrace.value.synthesizer["group_0"]["weight"]
     np.testing.assert_allclose(trained, future(), atol=1e-2)
     learner.reset_state()
-    np.testing.assert_array_equal(learner.etrace.value["synthesizer"]["group_0"]["weight"], trained)
+    np.testing.assert_array_equal(learner.etrace.value.synthesizer["group_0"]["weight"], trained)
 
 
 def exact_learner(**options: Any) -> tuple[Net, Any]:
@@ -139,9 +139,9 @@ def test_function_gives_a_new_learner() -> None:
         learner, jnp.zeros_like(XS), loss_fn=half_square, lr=0.05, epochs=200, params=PARAMS, state=state
     )
     assert errors[-1] < 0.1 * errors[0]
-    start = trained.init(state).trace["synthesizer"]["group_0"]["weight"]
+    start = trained.init(state).trace.synthesizer["group_0"]["weight"]
     assert float(jnp.max(jnp.abs(start))) > 0.1
-    assert float(jnp.max(jnp.abs(learner.init(state).trace["synthesizer"]["group_0"]["weight"]))) == 0.0
+    assert float(jnp.max(jnp.abs(learner.init(state).trace.synthesizer["group_0"]["weight"]))) == 0.0
 
 
 def test_targets_reach_to_the_end_of_their_window() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from brainstate import ParamState
 
-from foretrace.algorithms.d_rtrl import DRTRL
 from foretrace.errors import ExampleInputError, NotSupportedError
 from foretrace.learners.data import MultiStepData, SingleStepData
 from foretrace.learners.module import (
@@ -19,7 +18,8 @@ from foretrace.learners.module import (
     IODimVjpAlgorithm,
     ParamDimVjpAlgorithm,
 )
-from foretrace.learners.rules import OTTT
+from foretrace.rules import OTTT
+from foretrace.rules.d_rtrl import D_RTRL
 from learners.nets import BATCH, HIDDEN, INPUT, STEPS, XS, YS, Net, assert_close, backpropagated, make, restart, squared
 from learners.nets import step_by_step as looped
 
@@ -209,7 +209,7 @@ def test_states_by_role() -> None:
 
 
 @dataclass(frozen=True)
-class Modulated(DRTRL):
+class Modulated(D_RTRL):
     """D-RTRL whose gradient is scaled by a number from outside."""
 
     external: ClassVar[str | None] = "modulator"

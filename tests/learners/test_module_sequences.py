@@ -11,11 +11,11 @@ import pytest
 from brainstate import ParamState
 
 from foretrace._jax import is_float
-from foretrace.algorithms.d_rtrl import DRTRL
 from foretrace.errors import ExampleInputError
 from foretrace.frontends import Role
 from foretrace.learners.data import MultiStepData
 from foretrace.learners.module import ParamDimVjpAlgorithm
+from foretrace.rules.d_rtrl import D_RTRL
 from learners.nets import (
     BATCH,
     INPUT,
@@ -55,7 +55,7 @@ def test_gradient_and_states_of_zoo_models(name: str) -> None:
     learner.compile_graph(model.build()[1])
     brainstate.random.seed(5)
     flat = flat_values(learner.graph, model, module, 5)
-    wanted = online_gradient(learner.graph, DRTRL(), weighed, *flat, block=3)
+    wanted = online_gradient(learner.graph, D_RTRL(), weighed, *flat, block=3)
 
     brainstate.random.seed(5)
     xs = inputs(model, 5)

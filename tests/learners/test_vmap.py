@@ -227,7 +227,7 @@ def test_states_and_traces_have_the_batch_axis() -> None:
 def test_module_inside_is_the_same_learner(wanted: Any) -> None:
     learner = mapped("plain")
     assert isinstance(learner, brainstate.nn.Vmap)
-    assert isinstance(learner.module, ft.D_RTRL)
+    assert isinstance(learner.module, ft.ParamDimVjpAlgorithm)
     found = learner.etrace_grad(XS, YS, step_fn=lambda x, y: squared(learner.module(x), y), reduction="sum")
     assert_close(found, wanted)
     assert learner.module.graph is learner.graph
@@ -390,7 +390,7 @@ def test_wrong_batches_are_named() -> None:
 
 
 def test_what_cannot_be_mapped() -> None:
-    with pytest.raises(ft.NotSupportedError, match="for modules"):
+    with pytest.raises(ft.NotSupportedError, match="for brainstate modules"):
         ft.compile(lambda p, h, x: (h, h), "D_RTRL", XS[0], params=(), state=(), vmap=True)
     with pytest.raises(TypeError, match="got Net"):
         ft.ETraceVmap(Net())

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import foretrace as ft
-from foretrace.algorithms.d_rtrl import DRTRL
+from foretrace.rules.d_rtrl import D_RTRL
 from online import walked_gradient
 from oracle import Oracle, bptt
 
@@ -59,7 +59,7 @@ class Flat:
 
 @functools.cache
 def _online(model: Flat, steps: int | None) -> Any:
-    return walked_gradient(model.graph, DRTRL(), loss, *model.first(steps), block=1)
+    return walked_gradient(model.graph, D_RTRL(), loss, *model.first(steps), block=1)
 
 
 @functools.cache

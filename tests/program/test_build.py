@@ -10,7 +10,6 @@ from foretrace.errors import (
     CompilationError,
     EmptyModelError,
     NoRecurrentStateError,
-    NotSupportedError,
     StateMismatchError,
 )
 from foretrace.program import build_program
@@ -93,8 +92,6 @@ def test_each_wrong_model_has_its_error():
         make_program(step, [], [H], [X])
     with pytest.raises(NoRecurrentStateError):
         make_program(step, [W], [], [X])
-    with pytest.raises(NotSupportedError, match="`h0`"):
-        make_program(step, [W], [H + 1j], [X])
 
 
 def test_leaves_must_describe_the_step():

@@ -102,9 +102,14 @@ def make_net() -> Net:
     return Net()
 
 
+def by_bptt(net: Any = None) -> Any:
+    """A learner of a net, back through time."""
+    return ft.compile(net or make_net(), "BPTT", jnp.ones((BATCH, 2)), batch_size=BATCH)
+
+
 def fit(learner: Any = None, optimizer: Any = None, **options: Any) -> Any:
     """`train.fit` on the small task, quietly; by default of `step` by D-RTRL with Adam."""
-    if learner is None or isinstance(learner, ft.learners.FunctionLearner):
+    if learner is None or isinstance(learner, ft.learners.Learner):
         options.setdefault("params", make_params())
     options = {"iterations": 10, "batch_size": BATCH, "progress": False, "task": TASK} | options
     task = options.pop("task")

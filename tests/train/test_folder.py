@@ -15,7 +15,7 @@ from foretrace import train
 from foretrace.train.checkpoint import CheckpointError, CheckpointWarning, read
 from foretrace.train.folder import Folder
 from foretrace.train.lock import LOCK
-from train.small_task import RunningSum, fit, make_learner, make_net, make_params
+from train.small_task import RunningSum, by_bptt, fit, make_learner, make_net, make_params
 
 SETTINGS: dict[str, Any] = dict(checkpoint_every=2, keep=2, stream=True, update_every=6)
 
@@ -237,7 +237,7 @@ def test_run_is_not_overwritten(folder: Path) -> None:
         ({"task": RunningSum(scale=0.6)}, "another `task` of the same name"),
         ({"task": RunningSum(name="other")}, "`task` = 'running sum .*now 'other"),
         ({"learner": make_learner("pp_prop", decay_or_rank=0.9)}, "`rule` = 'D_RTRL.*now 'pp_prop"),
-        ({"learner": train.BPTT(make_learner()), "params": make_params()}, "`rule`"),
+        ({"learner": make_learner("BPTT"), "params": make_params()}, "`rule`"),
     ],
 )
 def test_other_settings_are_named(folder: Path, change: dict[str, Any], said: str) -> None:
@@ -247,11 +247,11 @@ def test_other_settings_are_named(folder: Path, change: dict[str, Any], said: st
 
 def test_resumed_module_is_the_whole_run(tmp_path: Path) -> None:
     options: dict[str, Any] = dict(checkpoint_every=2, keep=9)
-    whole = fit(train.BPTT(make_net()), iterations=4, folder=tmp_path, **options)
+    whole = fit(by_bptt(), iterations=4, folder=tmp_path, **options)
     for number in (3, 4):
         (tmp_path / f"checkpoint-0000000{number}.safetensors").unlink(missing_ok=True)
     net = make_net()
-    resumed = fit(train.BPTT(net), iterations=4, folder=tmp_path, resume=True, **options)
+    resumed = fit(by_bptt(net), iterations=4, folder=tmp_path, resume=True, **options)
     assert equal(resumed.state, whole.state)
     assert equal(net.readout.weight.value, resumed.params[("readout", "weight")])
 

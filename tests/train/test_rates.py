@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+import foretrace as ft
 from foretrace import train
 from foretrace.train.losses import Beside, Rates, StepLoss, pull_of, rate_cost, rates_of, take_readout, take_spikes
 from train.small_task import BATCH, TASK, fit
@@ -27,7 +28,7 @@ def test_rates_move_to_the_target() -> None:
     before = fit(learner, optax.sgd(0.0), params=NET.params, iterations=1).metrics[0]["rate"]
     assert 50 < before < 400
     assert rate_after(learner, 0.0) < 0.7 * before
-    assert rate_after(train.BPTT(learner), 600.0, update_every=6, rate_memory=0.5) > 1.3 * before
+    assert rate_after(learner.with_rule("BPTT"), 600.0, update_every=6, rate_memory=0.5) > 1.3 * before
 
 
 def test_derivative_is_that_of_the_cost() -> None:
@@ -65,6 +66,6 @@ def test_spikes_of_ones_own() -> None:
         return state, (state[:, :1], state > 0)
 
     own = dict(readout=lambda out: out[0], spikes=lambda out: out[1].astype(float))
-    bptt = train.BPTT(step)
-    result = fit(bptt, params=jnp.ones((2, 3)), state=jnp.zeros((BATCH, 3)), iterations=1, **own)
+    given = dict(params=jnp.ones((2, 3)), state=jnp.zeros((BATCH, 3)))
+    result = fit(ft.compile(step, "BPTT", jnp.ones((BATCH, 2)), **given), iterations=1, **given, **own)
     assert 0 < result.metrics[0]["rate"] < 1000

@@ -139,7 +139,6 @@ def test_a_state_may_be_named_that_is_reached_through_mixing_alone():
         ({"weights": "x"}, ValueError, "`weights` names `x`.*`b`, `u`, `w`"),
         ({"states": ["x"]}, ValueError, "`states` names `x`.*`h`"),
         ({"trial": BATCH}, ValueError, r"`h` has shape \(2, 4\): there is no trial 2"),
-        ({"params": None}, TypeError, "`params` given too"),
     ],
 )
 def test_what_cannot_be_recorded_is_named(learner, options, error, said):
@@ -153,8 +152,8 @@ def test_a_rule_without_traces_and_a_thing_that_is_no_learner_are_refused(module
         record_traces(without, XS, params=PARAMS, state=STATE)
     with pytest.raises(TypeError, match="got function"):
         record_traces(mixing, XS)
-    with pytest.raises(TypeError, match="leave out `params`"):
-        record_traces(module_learner, XS[:, :1], params=PARAMS)
+    with pytest.raises(ft.StateMismatchError, match="There is no value for"):
+        record_traces(module_learner, XS[:, :1], params={})
 
 
 def test_lines_are_synapses_of_the_neuron_of_the_map(traces):

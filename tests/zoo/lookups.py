@@ -101,9 +101,11 @@ def bias_by_counter(rng):
     return step, params, {"v": weight(rng, BATCH, WIDE), "count": jnp.asarray(0)}
 
 
-@lookups.function("buffer written at a pointer in the state", ["buffer"], {"w": "in-step", "decay": "all -> buffer"})
+@lookups.function(
+    "buffer written at a pointer in the state", ["buffer"], {"w": "all -> buffer", "decay": "all -> buffer"}
+)
 def written_buffer(rng):
-    # The pointer may mean any row, so what is written mixes; what is already there only decays.
+    # The pointer may mean any row, but it means one: what is written goes there, and the rest only decays.
     def step(params, state, x):
         kept = jax.nn.sigmoid(params["decay"]) * state["buffer"]
         buffer = kept.at[state["place"]].set(x @ params["w"])

@@ -164,7 +164,7 @@ def delay_line(rng):
     return step, params, {"line": weight(rng, HIDDEN, BATCH, WIDE)}
 
 
-@positions.function("delay line that feeds a neuron", ["line", "v"], {"w": "direct -> line"})
+@positions.function("delay line that feeds a neuron", [("line v", 5)], {"w": "all -> line"})
 def delayed_current(rng):
     def step(params, state, x):
         line = jnp.roll(state["line"], 1, axis=0).at[0].set(x @ params["w"])
@@ -177,12 +177,12 @@ def delayed_current(rng):
 
 @positions.function(
     "recurrent LIF with delayed spikes",
-    ["v", "line"],
+    [("v line", 5)],
     {"w_in": "direct -> v", "w_rec": "direct -> v"},
     draw=spikes(BATCH, INPUT),
 )
 def delayed_spikes(rng):
-    # The line has another shape than the potential: what the weights did to the line is not in their relation.
+    # The places of the line are further values at the position of their neuron.
     def step(params, state, x):
         fired = spike(state["v"] - 1.0)
         v = 0.9 * state["v"] - fired + x @ params["w_in"] + state["line"][-1] @ params["w_rec"]

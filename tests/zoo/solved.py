@@ -1,10 +1,12 @@
 """A model of the table with its gradients: by the dense oracle and by BPTT, worked out once in a process."""
 
 import functools
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
+import pytest
 
 import foretrace as ft
 from oracle import Oracle, bptt
@@ -15,6 +17,14 @@ from .flat import flat_values
 
 STEPS = 7
 BY_NAME = {model.name: model for model in MODELS}
+# What takes a second for each model, nearly all to compile, is tried quickly on every other one and slowly on all.
+QUICK = frozenset(list(BY_NAME)[::2])
+
+
+def solved_names(also: Collection[str] = ()) -> list[Any]:
+    """Every model as an argument of a test that solves it: slow but for every other one, and for some named ones."""
+    slow = {name: [] if name in QUICK or name in also else [pytest.mark.slow] for name in BY_NAME}
+    return [pytest.param(name, marks=[pytest.mark.xdist_group(name), *slow[name]]) for name in BY_NAME]
 
 
 @dataclass(frozen=True)

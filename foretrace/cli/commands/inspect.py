@@ -88,25 +88,20 @@ def _learner(options: argparse.Namespace) -> Any:
     """The target with the chosen rule."""
     import foretrace
     from foretrace.cli.rules import rule_choice
-    from foretrace.learners import ETraceAlgorithm, FunctionLearner
 
     found = find_model(*load(options.target), options.args, (options.params, options.state))
-    if isinstance(found.model, FunctionLearner) or (
-        isinstance(found.model, ETraceAlgorithm) and found.model.is_compiled
-    ):
+    if hasattr(type(found.model), "pure") and getattr(found.model, "is_compiled", True):
         return found.model
     rule = rule_choice(options.rule, dict(options.rule_set))
-    if rule.is_bptt:
-        raise UsageError("BPTT keeps no traces, so there is nothing to compile: name an online rule.")
     inputs = _inputs(found, options)
     if found.params is not None:
         if options.batch is not None:
             raise UsageError("--batch is for modules: the state of a step function has its batch already.")
         return foretrace.compile(
-            found.model, rule.name, *inputs, params=found.params, state=found.state, **rule.options
+            found.model, rule.rule, *inputs, params=found.params, state=found.state, **rule.options
         )
     batch = _batch(found.model, inputs, options)
-    return foretrace.compile(found.model, rule.name, *inputs, batch_size=batch, seed=0, **rule.options)
+    return foretrace.compile(found.model, rule.rule, *inputs, batch_size=batch, seed=0, **rule.options)
 
 
 def _inputs(found: Found, options: argparse.Namespace) -> tuple[Any, ...]:

@@ -39,6 +39,7 @@ COSTS = {
     "rtrl": Costs("parameters x all states", "always"),
     "uoro": Costs("parameters + all states", "on average"),
     "dni": Costs("the synthesiser's parameters", "as good as its predictions"),
+    "bptt": Costs("none; states x steps of a call", "always, within a call"),
 }
 
 
@@ -120,19 +121,19 @@ def _task_facts(task: Any) -> dict[str, Any]:
 
 def run_rules(options: argparse.Namespace) -> None:
     """Prints all rules, each with its names."""
-    from foretrace.learners.rules import RULES
+    from foretrace.rules import RULES
 
     names: dict[type, list[str]] = {}
-    for name, learner in RULES.items():
-        names.setdefault(learner, []).append(name)
+    for name, rule in RULES.items():
+        names.setdefault(rule, []).append(name)
     facts = [
         {
             "rule": ", ".join(own),
             "memory of traces": COSTS[own[0]].memory,
             "exact": COSTS[own[0]].exact,
-            "what": first_line(learner),
+            "what": first_line(rule),
         }
-        for learner, own in names.items()
+        for rule, own in names.items()
     ]
     _print(facts, options.format, {"rule": 20, "memory of traces": 26, "exact": 26, "what": 60})
 

@@ -99,13 +99,13 @@ def _rule(experiment: Experiment, options: argparse.Namespace) -> RuleChoice:
 
 
 def _rule_text(rule: RuleChoice, learner: Any) -> str:
-    from foretrace.cli.facts import bytes_text, plan_of
-    from foretrace.engine.blocks import trace_bytes
+    from foretrace.cli.facts import bytes_text
+    from foretrace.learners.blocks import trace_bytes
 
-    if rule.is_bptt:
-        return "BPTT, back through whole trials"
+    if learner.rule.exact:
+        return f"{rule.name}, back through whole trials"
     options = "".join(f", {name}={value}" for name, value in rule.options.items())
-    return f"{rule.name}{options}; traces {bytes_text(trace_bytes(plan_of(learner), learner.rule))}"
+    return f"{rule.name}{options}; traces {bytes_text(trace_bytes(learner.pure.plan, learner.rule))}"
 
 
 def goal_of(stop: Any, task: Any) -> Any:

@@ -43,7 +43,7 @@ FUNCTIONS = {
 }
 UNCHANGED = frozenset(
     "broadcast_in_dim reshape squeeze expand_dims transpose copy copy_p stop_gradient convert_element_type "
-    "reduce_precision rev etp_element_wise".split()
+    "reduce_precision rev etp_element_wise untraced".split()
 )
 COMPARISONS = frozenset("gt ge lt le sign".split())
 OPERATORS: dict[str, Callable[[str, str], str]] = {

@@ -1,11 +1,14 @@
-"""Gathers, scatters and dynamic slices: relabellings where the indices are constant, mixing where data decides.
+"""Gathers, scatters and dynamic slices: relabellings where the indices are constant, and where whole numbers decide.
 
-Data need not decide everything: in `table[arange(n), token]` the row is known, and any column may be meant. A lookup is
+A pointer into a ring buffer, a token: which element is meant is known at run time alone, but it is one. The equation is
 run on the numbers of its operand's elements once for every value that the undecided indices can have, which gives each
-output element the elements that it may depend on.
+output element those that it may depend on. Not everything need be open: in `table[arange(n), token]` the row is known.
+
+An index that is computed of floating values, or that can mean more than `MOST_CHOICES` elements, counts as mixing.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +17,7 @@ import numpy as np
 
 from foretrace._jax import Atom, JaxprEqn, bind_eqn
 from foretrace.compiler import sparse
+from foretrace.compiler.blocks import Block
 from foretrace.compiler.rules.structural import along_axes
 from foretrace.compiler.structure import (
     SAME,
@@ -28,6 +32,9 @@ from foretrace.compiler.structure import (
     shape_of,
     size_of,
 )
+
+MOST_CHOICES = 64  # elements that an index which is open may mean
+LARGEST_TABLE = 2**23  # entries that a table of all choices may have
 
 
 @rule_for("gather")
@@ -44,7 +51,9 @@ def gather(eqn: JaxprEqn, known: Known) -> Structure:
     def starts(values: Sequence[Any]) -> list[Any]:
         return [jnp.stack([jnp.broadcast_to(value, shape) for value in values], axis=-1)]
 
-    return [{0: _any_of(eqn.replace(params=params), columns, axes, eqn.params["slice_sizes"], starts)}]
+    sizes = [[shape[axis] for axis in axes] for shape in (shape_of(operand), eqn.params["slice_sizes"])]
+    free = _ranges(columns, *sizes)
+    return [{0: _any_of(eqn.replace(params=params), 0, columns, free, starts, known.is_counted(eqn.invars[1]))}]
 
 
 @rule_for("dynamic_slice")
@@ -54,7 +63,8 @@ def dynamic_slice(eqn: JaxprEqn, known: Known) -> Structure:
     columns = [known.value(atom) for atom in eqn.invars[1:]]
     starts = _values(eqn, known, 1)
     if starts is None:
-        return [{0: _any_of(eqn, columns, range(len(columns)), shape_of(out), list)}]
+        free = _ranges(columns, shape_of(operand), shape_of(out))
+        return [{0: _any_of(eqn, 0, columns, free, list, all(map(known.is_counted, eqn.invars[1:])))}]
     sizes = list(zip(starts, shape_of(operand), shape_of(out), strict=True))
     index = [np.arange(length) + int(np.clip(start, 0, size - length)) for start, size, length in sizes]
     return [{0: along_axes(out, operand, index)}]
@@ -72,32 +82,52 @@ def index_columns(indices: Atom, known: Known) -> list[np.ndarray | None]:
     return [column for part in made.invars for column in index_columns(part, known)]
 
 
+def _ranges(columns: Sequence[np.ndarray | None], sizes: Sequence[int], window: Sequence[int]) -> dict[int, range]:
+    """The values of each index that is not known beforehand which leave a window inside."""
+    return {k: range(sizes[k] - window[k] + 1) for k, column in enumerate(columns) if column is None}
+
+
 def _any_of(
     eqn: JaxprEqn,
+    numbered: int,
     columns: Sequence[np.ndarray | None],
-    axes: Sequence[int],
-    window: Sequence[int],
+    free: Mapping[int, range],
     starts: Callable[[Sequence[Any]], list[Any]],
+    counted: bool,
 ) -> Local:
-    """A lookup whose unknown indices may have any value that leaves the window inside the operand."""
-    operand, out = eqn.invars[0], eqn.outvars[0]
-    unknown = [k for k, column in enumerate(columns) if column is None]
-    free = [range(shape_of(operand)[axes[k]] - window[axes[k]] + 1) for k in unknown]
+    """A lookup or an update whose open indices may have any value of a range.
+
+    Args:
+        eqn: The equation.
+        numbered: The operand whose elements are followed; another one in front of the indices counts as nothing.
+        columns: The indices; None for an open one.
+        free: The values of each open one.
+        starts: Makes the equation's operands of a value for each index.
+        counted: Whether whole numbers alone decide.
+    """
+    source, out = eqn.invars[numbered], eqn.outvars[0]
+    operands = [k for k in (0, 1, 2) if k in (0, numbered)]
+    choices = math.prod(map(len, free.values()))
 
     def sources() -> sparse.Matrix:
-        def looked_up(chosen: Sequence[Any]) -> jax.Array:
+        def numbers(chosen: Sequence[Any]) -> jax.Array:
             values = list(columns)
-            for k, value in zip(unknown, chosen, strict=True):
+            for k, value in zip(free, chosen, strict=True):
                 values[k] = value
-            numbers = jnp.asarray(index_array(operand), np.int32)
-            return bind_eqn(eqn, numbers, *(jnp.asarray(v, np.int32) for v in starts(values)))[0].reshape(-1)
+            own = jnp.asarray(index_array(source), np.int32)
+            given = {k: own if k == numbered else jnp.full(shape_of(eqn.invars[k]), -1, np.int32) for k in operands}
+            indices = iter(jnp.asarray(v, np.int32) for v in starts(values))
+            arguments = [given[k] if k in given else next(indices) for k in range(len(eqn.invars))]
+            return bind_eqn(eqn, *arguments)[0].reshape(-1)
 
         with jax.ensure_compile_time_eval():
-            choices = [jnp.asarray(c.reshape(-1), np.int32) for c in np.meshgrid(*free, indexing="ij")]
-            table = np.asarray(jax.vmap(looked_up)(choices))
-        return sparse.from_lists(table.T, size_of(operand))
+            every = [jnp.asarray(c.reshape(-1), np.int32) for c in np.meshgrid(*free.values(), indexing="ij")]
+            table = np.asarray(jax.vmap(numbers)(every))
+        return sparse.from_lists(table.T, size_of(source))
 
-    return from_matrix(out, operand, sources, mixing=True)
+    followed = counted and choices <= MOST_CHOICES and choices * size_of(out) <= LARGEST_TABLE
+    block = lambda: Block(shape_of(out), shape_of(source), matrix=sources())
+    return Local(block, mixing=not followed, chosen=followed)
 
 
 @rule_for("dynamic_update_slice")
@@ -105,7 +135,9 @@ def dynamic_update_slice(eqn: JaxprEqn, known: Known) -> Structure:
     """The operand with a window replaced."""
     starts = _values(eqn, known, 2)
     if starts is None:
-        return [{0: SAME, 1: anything(eqn.outvars[0], eqn.invars[1])}]
+        columns = [known.value(atom) for atom in eqn.invars[2:]]
+        free = _ranges(columns, shape_of(eqn.invars[0]), shape_of(eqn.invars[1]))
+        return [{0: SAME, 1: _any_of(eqn, 1, columns, free, list, all(map(known.is_counted, eqn.invars[2:])))}]
     return _replaced(eqn, 1, lambda operand, update: _run(eqn, [operand, update, *starts]))
 
 
@@ -114,8 +146,20 @@ def scatter(eqn: JaxprEqn, known: Known) -> Structure:
     """The operand with some elements replaced by updates."""
     indices = known.value(eqn.invars[1])
     if indices is None:
-        return [{0: SAME, 2: anything(eqn.outvars[0], eqn.invars[2])}]
+        return [{0: SAME, 2: _scattered_anywhere(eqn, known)}]
     return _replaced(eqn, 2, lambda operand, updates: _run(eqn, [operand, indices, updates]))
+
+
+def _scattered_anywhere(eqn: JaxprEqn, known: Known) -> Local:
+    """Updates of a scatter whose indices are open; no two of them go to one place, if it is a plain `scatter`."""
+    columns, shape = index_columns(eqn.invars[1], known), shape_of(eqn.invars[1])[:-1]
+    axes = eqn.params["dimension_numbers"].scatter_dims_to_operand_dims
+    free = _ranges(columns, [shape_of(eqn.invars[0])[axis] for axis in axes], [1] * len(axes))
+
+    def starts(values: Sequence[Any]) -> list[Any]:
+        return [jnp.stack([jnp.broadcast_to(value, shape) for value in values], axis=-1)]
+
+    return _any_of(eqn, 2, columns, free, starts, known.is_counted(eqn.invars[1]))
 
 
 def _replaced(eqn: JaxprEqn, updates: int, run: Any) -> Structure:
@@ -138,11 +182,23 @@ def scatter_into(eqn: JaxprEqn, known: Known) -> Structure:
     updates, out = eqn.invars[2], eqn.outvars[0]
     indices = known.value(eqn.invars[1])
     if indices is None:
-        return [{0: SAME, 2: anything(out, updates)}]
+        return [{0: SAME, 2: _added_anywhere(eqn, known)}]
     targets = _targets(eqn, indices)
     valid = targets >= 0
     pattern = sparse.from_pairs(targets[valid], np.flatnonzero(valid), (size_of(out), size_of(updates)))
     return [{0: SAME, 2: from_matrix(out, updates, lambda: pattern, mixing=sparse.has_joins(pattern))}]
+
+
+def _added_anywhere(eqn: JaxprEqn, known: Known) -> Local:
+    """Updates of which one alone can go to a place, as where one row is added at a pointer; others may meet there."""
+    updates, out = eqn.invars[2], eqn.outvars[0]
+    columns, shape = index_columns(eqn.invars[1], known), shape_of(eqn.invars[1])[:-1]
+    first = [np.zeros(shape, int) if column is None else np.broadcast_to(column, shape) for column in columns]
+    targets = _targets(eqn, np.stack(first, axis=-1))
+    if sparse.largest_count(targets[targets >= 0]) > 1:
+        return anything(out, updates)
+    plain = eqn.replace(primitive=jax.lax.scatter_p, params={**eqn.params, "update_jaxpr": None, "update_consts": ()})
+    return _scattered_anywhere(plain, known)
 
 
 def _targets(eqn: JaxprEqn, indices: np.ndarray) -> np.ndarray:

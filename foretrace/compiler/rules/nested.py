@@ -192,7 +192,7 @@ def _local(cut: Patterns, whole: Callable[[], Patterns], out: Any, source: Var) 
     if cut.reaches_through_mixing(source, out):
         return Local(lambda: whole().of(out, source), mixing=True, unknown=frozenset(cut.unknown))
     block = cut.of(out, source)
-    return SAME if block.is_identity else Local(block)
+    return SAME if block.is_identity else Local(block, chosen=cut.reaches_by_choice(source, out))
 
 
 def _either(first: Local, second: Local, shape: Shape) -> Local:
@@ -200,4 +200,5 @@ def _either(first: Local, second: Local, shape: Shape) -> Local:
         source = blocks.identity(shape)
         return first.apply(source).union(second.apply(source))
 
-    return Local(block, first.mixing or second.mixing, first.unknown | second.unknown)
+    chosen = first.chosen or second.chosen
+    return Local(block, first.mixing or second.mixing, first.unknown | second.unknown, chosen)

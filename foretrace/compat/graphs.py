@@ -1,0 +1,140 @@
+"""The graph of a brainstate module in parts, as braintrace gives it: groups, relations, perturbations, one at a time.
+
+Each is a part of what `foretrace.compile_etrace_graph` finds at once.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from foretrace import frontends
+from foretrace.compiler import ETraceGraph, HiddenGroup, HiddenParamOpRelation, HiddenPerturbation, compile_program
+from foretrace.learners.options import check_scope
+from foretrace.program.diagnostics import Path
+
+if TYPE_CHECKING:
+    from foretrace.frontends import ModuleInfo
+
+
+def find_hidden_groups_from_minfo(
+    minfo: "ModuleInfo",
+    include_recurrent_mixing: bool = False,
+    sparse_n: int | None = None,
+    snap_max_jacobian_elements: int = 2**24,
+) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
+    """The hidden groups of a traced module, and the group of each state by path.
+
+    Args:
+        minfo: The traced module.
+        include_recurrent_mixing: False, as for `compile_etrace_graph`.
+        sparse_n: None.
+        snap_max_jacobian_elements: Not used.
+
+    Examples:
+        >>> import brainstate, jax.numpy as jnp, foretrace as ft
+        >>> cell = brainstate.nn.init_all_states(brainstate.nn.GRUCell(3, 4))
+        >>> groups, group_of = ft.find_hidden_groups_from_minfo(ft.extract_module_info(cell, jnp.ones(3)))
+        >>> [group.hidden_paths for group in groups], sorted(group_of)
+        ([(('h',),)], [('h',)])
+    """
+    check_scope(include_recurrent_mixing, sparse_n, snap_max_jacobian_elements)
+    graph = _graph(minfo)
+    return graph.hidden_groups, graph.hid_path_to_group
+
+
+def find_hidden_groups_from_module(
+    model: Any,
+    *model_args: Any,
+    include_recurrent_mixing: bool = False,
+    sparse_n: int | None = None,
+    snap_max_jacobian_elements: int = 2**24,
+    **model_kwargs: Any,
+) -> tuple[tuple[HiddenGroup, ...], dict[Path, HiddenGroup]]:
+    """The hidden groups of a module, and the group of each state by path.
+
+    Args:
+        model: The module, with initialised states.
+        *model_args: Inputs of one step.
+        include_recurrent_mixing: As for `find_hidden_groups_from_minfo`, and so the next two.
+        sparse_n: None.
+        snap_max_jacobian_elements: Not used.
+        **model_kwargs: Named inputs of one step.
+
+    Examples:
+        >>> import brainstate, jax.numpy as jnp, foretrace as ft
+        >>> cell = brainstate.nn.init_all_states(brainstate.nn.GRUCell(3, 4))
+        >>> groups, _ = ft.find_hidden_groups_from_module(cell, jnp.ones(3))
+        >>> [group.num_state for group in groups]
+        [1]
+    """
+    info = frontends.extract_module_info(model, *model_args, **model_kwargs)
+    return find_hidden_groups_from_minfo(info, include_recurrent_mixing, sparse_n, snap_max_jacobian_elements)
+
+
+def find_hidden_param_op_relations_from_minfo(
+    minfo: "ModuleInfo", hid_path_to_group: dict[Path, HiddenGroup] | None = None
+) -> tuple[HiddenParamOpRelation, ...]:
+    """The relations of a traced module, to the given groups where some are given.
+
+    Args:
+        minfo: The traced module.
+        hid_path_to_group: Groups by the paths of their states; None for all.
+
+    Examples:
+        >>> import brainstate, jax.numpy as jnp, foretrace as ft
+        >>> cell = brainstate.nn.init_all_states(brainstate.nn.GRUCell(3, 4))
+        >>> relations = ft.find_hidden_param_op_relations_from_minfo(ft.extract_module_info(cell, jnp.ones(3)))
+        >>> sorted({relation.path for relation in relations})
+        [('Wh', 'weight'), ('Wrz', 'weight')]
+    """
+    relations = _graph(minfo).hidden_param_op_relations
+    if hid_path_to_group is None:
+        return relations
+    return tuple(r for r in relations if any(path in hid_path_to_group for path in r.connected_hidden_paths))
+
+
+def find_hidden_param_op_relations_from_module(
+    model: Any, *model_args: Any, **model_kwargs: Any
+) -> tuple[HiddenParamOpRelation, ...]:
+    """The relations of a module with initialised states, by the inputs of one step.
+
+    Examples:
+        >>> import brainstate, jax.numpy as jnp, foretrace as ft
+        >>> cell = brainstate.nn.init_all_states(brainstate.nn.GRUCell(3, 4))
+        >>> relations = ft.find_hidden_param_op_relations_from_module(cell, jnp.ones(3))
+        >>> sorted({relation.path for relation in relations})
+        [('Wh', 'weight'), ('Wrz', 'weight')]
+    """
+    return find_hidden_param_op_relations_from_minfo(frontends.extract_module_info(model, *model_args, **model_kwargs))
+
+
+def add_hidden_perturbation_from_minfo(minfo: "ModuleInfo") -> HiddenPerturbation:
+    """The step of a traced module with a perturbation on every new state.
+
+    Args:
+        minfo: The traced module.
+
+    Examples:
+        >>> import brainstate, jax.numpy as jnp, foretrace as ft
+        >>> cell = brainstate.nn.init_all_states(brainstate.nn.GRUCell(3, 4))
+        >>> perturbation = ft.add_hidden_perturbation_from_minfo(ft.extract_module_info(cell, jnp.ones(3)))
+        >>> [data.shape for data in perturbation.init_perturb_data()]
+        [(4,)]
+    """
+    perturbation = _graph(minfo, include_hidden_perturb=True).hidden_perturb
+    assert perturbation is not None
+    return perturbation
+
+
+def add_hidden_perturbation_in_module(model: Any, *model_args: Any, **model_kwargs: Any) -> HiddenPerturbation:
+    """The step of a module with a perturbation on every new state, by its inputs.
+
+    Examples:
+        >>> import brainstate, jax.numpy as jnp, foretrace as ft
+        >>> cell = brainstate.nn.init_all_states(brainstate.nn.GRUCell(3, 4))
+        >>> ft.add_hidden_perturbation_in_module(cell, jnp.ones(3)).perturb_hidden_paths
+        (('h',),)
+    """
+    return add_hidden_perturbation_from_minfo(frontends.extract_module_info(model, *model_args, **model_kwargs))
+
+
+def _graph(minfo: "ModuleInfo", include_hidden_perturb: bool = False) -> ETraceGraph:
+    return compile_program(minfo, **minfo.owners(), include_hidden_perturb=include_hidden_perturb)

@@ -1,0 +1,69 @@
+"""How many steps a block has: enough to make small products large, few enough to fit a memory budget.
+
+The choice changes the speed alone. A block's arrays grow with its steps; the traces do not, and are passed over once
+a block. So a block pays where it takes a few times as much memory as the traces, and need not be large where they are
+small.
+"""
+
+import math
+
+import jax
+import numpy as np
+
+from foretrace.engine.plan import Plan
+from foretrace.rules.rule import Rule
+
+SMALLEST_BUDGET, LARGEST_BUDGET = 16 * 2**20, 256 * 2**20
+TRACES = 6  # a block of so many times the traces' memory makes a pass over the traces cheap
+LARGEST_BLOCK = 200
+
+
+def default_block(plan: Plan, rule: Rule, budget: int | None = None) -> int:
+    """The number of steps in a block.
+
+    Args:
+        plan: The plan of a model.
+        rule: The rule, whose traces are measured.
+        budget: Bytes that the arrays of a block may take; by default six times as much as the traces, but at least
+            16 MiB, and at most 256 MiB or the size of the traces.
+
+    Returns:
+        A number of steps from 1 to 200.
+    """
+    if budget is None:
+        traces = trace_bytes(plan, rule)
+        budget = min(max(SMALLEST_BUDGET, TRACES * traces), max(LARGEST_BUDGET, traces))
+    return int(min(LARGEST_BLOCK, max(1, budget // max(1, step_bytes(plan)))))
+
+
+def even_block(length: int, largest: int) -> int:
+    """The size that cuts a sequence into as few blocks as the largest size does, all about equally long."""
+    count = -(-length // largest)
+    return -(-length // count)
+
+
+def trace_bytes(plan: Plan, rule: Rule) -> int:
+    """The memory that a rule's traces take."""
+    leaves = jax.tree.leaves(jax.eval_shape(lambda: rule.init(plan)))
+    return sum(_bytes(leaf) for leaf in leaves)
+
+
+def step_bytes(plan: Plan) -> int:
+    """About what one step adds to the memory of a block."""
+    program = plan.program
+    states = [leaf.aval for leaf in (*program.hidden, *program.other, *program.inputs, *program.outputs)]
+    total = sum(_bytes(aval) for aval in states)
+    total += sum(2 * _bytes(var.aval) for var in (*plan.saved_vars, *plan.needed_vars))
+    for group in plan.graph.hidden_groups:
+        whole = sum(_bytes(var.aval) for var in group.hidden_outvars)
+        total += whole * (3 + 2 * group.num_state)
+    for link in plan.links:
+        entering = len(link.slots) * link.places.reach.fan + 1
+        total += entering * _bytes(link.y_var.aval) + link.edges.data_size * link.y_var.aval.dtype.itemsize
+    return total
+
+
+def _bytes(aval: object) -> int:
+    dtype = getattr(aval, "dtype", None)
+    itemsize = dtype.itemsize if isinstance(dtype, np.dtype) else 8
+    return math.prod(getattr(aval, "shape", ())) * itemsize

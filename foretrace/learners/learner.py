@@ -1,0 +1,431 @@
+"""The one learner: a model, its graph and a rule, as pure functions that jit and vmap.
+
+It is the same for every kind of model. Parameters, states and gradients have the form that the model's library gives
+them; what is carried from one piece of a sequence to the next is a `Carry`. Whatever holds values itself, such as the
+learner of a brainstate module, holds a carry and calls this one.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from foretrace._checks import optional_count, require_count, require_flag
+from foretrace.compiler import CompilationReport, ETraceGraph
+from foretrace.engine.evaluate import Step
+from foretrace.engine.finite import finite_flags, parameter_flags, require_finite
+from foretrace.engine.linearise import Cotangents
+from foretrace.engine.plan import Plan, make_plan
+from foretrace.engine.sequence import States, run_steps, scan_blocks
+from foretrace.errors import ExampleInputError
+from foretrace.frontends import FunctionModel
+from foretrace.frontends.trees import form_text
+from foretrace.learners.blocks import default_block, even_block
+from foretrace.learners.carrying import TraceForm, begin_optimizer
+from foretrace.learners.drive import Ran, Window, drive, drive_windows
+from foretrace.learners.losses import check_loss_call, checked_loss, split_loss
+from foretrace.learners.sequences import check_length, check_mask, sequence_advice
+from foretrace.learners.training import Trainable
+from foretrace.rules.registry import make_rule
+from foretrace.rules.rule import Rule, require_windows
+
+
+@dataclass(frozen=True)
+class Carry:
+    """What a learner carries from one piece of a sequence to the next: a pytree.
+
+    Attributes:
+        state: The model's state.
+        trace: The rule's trace.
+    """
+
+    state: Any
+    trace: Any
+
+
+jax.tree_util.register_dataclass(Carry, ["state", "trace"], [])
+
+
+@dataclass(frozen=True, eq=False)
+class Learner:
+    """A model that learns online. Every method is pure.
+
+    Attributes:
+        graph: The compiled step.
+        rule: The learning rule.
+        block: Steps in a block; None to choose by size. It changes the speed alone.
+        window: Steps with exact credit, by reverse mode; None for online credit alone.
+        check_finite: Whether NaN and infinities are reported where they first appear.
+    """
+
+    graph: ETraceGraph
+    rule: Rule
+    block: int | None = None
+    window: int | None = None
+    check_finite: bool = False
+    plan: Plan = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("block", "window"):
+            object.__setattr__(self, name, optional_count(name, getattr(self, name)))
+        require_flag("check_finite", self.check_finite)
+        if self.window is not None:
+            require_windows(self.rule)
+        object.__setattr__(self, "plan", make_plan(self.graph))
+        object.__setattr__(self, "graph", self.plan.graph)
+
+    @property
+    def report(self) -> CompilationReport:
+        """What the compiler found; print it."""
+        return self.graph.explain()
+
+    @property
+    def model(self) -> FunctionModel:
+        """The traced model, and the way between its own forms and flat arrays."""
+        return self.graph.module_info
+
+    @property
+    def pure(self) -> "Learner":
+        """This learner. Whatever holds a carry has the pure learner behind it under the same name."""
+        return self
+
+    @property
+    def carry(self) -> Carry:
+        """The carry before the first step."""
+        return self.init()
+
+    @property
+    def params(self) -> Any:
+        """The parameters that the model was compiled with, in its library's own form."""
+        return self.model.split.params
+
+    @property
+    def state(self) -> Any:
+        """The state that the model was compiled with."""
+        return self.model.split.state
+
+    def with_rule(self, rule: Any, **options: Any) -> "Learner":
+        """A learner of the same model by another rule; the model is not compiled again.
+
+        Args:
+            rule: A name, a class or a record, as for `foretrace.compile`.
+            **options: Options of the rule.
+
+        Examples:
+            >>> import jax.numpy as jnp
+            >>> import foretrace as ft
+            >>> step = lambda w, h, x: (0.5 * h + w * x, h)
+            >>> learner = ft.compile(step, "D_RTRL", jnp.ones(2), params=jnp.ones(2), state=jnp.zeros(2))
+            >>> learner.with_rule("BPTT").rule.name
+            'BPTT'
+        """
+        return dataclasses.replace(self, rule=make_rule(rule, **options))
+
+    def init(self, state: Any = None) -> Carry:
+        """The carry before a sequence that starts from a state, with empty traces.
+
+        Args:
+            state: The state; None for the one that the model was compiled with.
+        """
+        if isinstance(state, Carry):
+            raise TypeError(
+                "`init` takes a state and got a carry: pass `carry.state` to begin there with empty traces."
+            )
+        state = self._given(state)
+        self.model.flatten_state(state)
+        return Carry(state, self.rule.init(self.plan))
+
+    def grad(
+        self,
+        params: Any,
+        carry: Carry,
+        xs: Any,
+        ys: Any = None,
+        *,
+        loss: Callable[..., Any],
+        mask: Any = None,
+        has_aux: bool = False,
+        external: Any = None,
+    ) -> tuple[Any, Carry, Any]:
+        """The gradient of the summed per-step losses over a sequence.
+
+        Args:
+            params: The parameters, or the model that holds them.
+            carry: From `init`, or from the piece of the sequence before.
+            xs: Inputs, time first; for a step with several inputs, a tuple of them.
+            ys: Targets, time first; None where the loss needs none.
+            loss: `loss(out, y)`, or `loss(out)` without targets: a scalar for each step.
+            mask: Weights `(T,)` of the losses; traces run on where it is zero.
+            has_aux: Whether `loss` returns `(loss, aux)`.
+            external: What the rule takes at each step beside the inputs (a modulator, targets to project), time first.
+
+        Returns:
+            The gradient, like the parameters; the carry after the sequence; the losses of each step, or with `has_aux`
+            the pair of losses and aux.
+
+        Examples:
+            >>> import jax.numpy as jnp
+            >>> import foretrace as ft
+            >>> def step(params, state, x):
+            ...     state = 0.5 * state + x @ params
+            ...     return state, state
+            >>> learner = ft.compile(step, "D_RTRL", jnp.ones(2), params=jnp.ones((2, 1)), state=jnp.zeros(1))
+            >>> carry = learner.init(jnp.zeros(1))
+            >>> grads, carry, losses = learner.grad(
+            ...     jnp.ones((2, 1)), carry, jnp.ones((3, 2)), loss=lambda out: jnp.sum(out)
+            ... )
+            >>> grads.ravel().tolist(), losses.tolist()
+            ([4.25, 4.25], [2.0, 3.0, 3.5])
+        """
+        has_aux = require_flag("has_aux", has_aux)
+        grads, carry, (losses, aux, flags) = self._grad(params, carry, xs, ys, mask, external, loss, has_aux)
+        if self.check_finite:
+            self._require_finite(parameter_flags(self.model.flatten_params(params), 1), flags, carry)
+        return grads, carry, ((losses, aux) if has_aux else losses)
+
+    def _grad(
+        self,
+        params: Any,
+        carry: Carry,
+        xs: Any,
+        ys: Any,
+        mask: Any,
+        external: Any,
+        loss: Callable[..., Any],
+        has_aux: bool = False,
+    ) -> tuple[Any, Carry, Any]:
+        """As `grad`, with losses, aux and what was observed of finite values."""
+        flat, states, trace, items = self._prepare(params, carry, xs, ys, mask, external)
+        if not self.plan.program.outputs:
+            raise ValueError(
+                "The step returns no output, and the loss of a step reads nothing else. Return what the loss needs "
+                "beside the state, `return state, out`."
+            )
+        check_loss_call(loss, targets=ys is not None)
+        losses = _Losses(self, loss, ys is not None, has_aux)
+        window = _steps(items) if self.rule.exact and self.window is None else self.window
+        if window is None:
+            total, states, trace, found = drive(
+                self.plan, self.rule, flat, states, trace, items, losses.forward, self._block(items)
+            )
+        else:
+            total, states, trace, found = drive_windows(
+                self.plan, self.rule, flat, states, trace, items, losses.window, window
+            )
+        assert total is not None
+        return self.model.unflatten_params(total), self._carry(states, trace), found
+
+    def _require_finite(self, params: Any, flags: Any, carry: Carry) -> None:
+        require_finite(self.plan, params, flags, self.model.flatten_state(carry.state)[0])
+
+    def evolve(self, params: Any, carry: Carry, xs: Any, *, external: Any = None) -> tuple[Carry, Any]:
+        """Runs states and traces over a sequence without a loss.
+
+        Returns:
+            The carry after the sequence, and the outputs, time first.
+        """
+        flat, states, trace, items = self._prepare(params, carry, xs, None, None, external)
+
+        def forward(params: Sequence[Any], states: States, part: Any) -> Ran:
+            states, steps, outputs = run_steps(self.plan, params, states, part["inputs"])
+            flags = finite_flags(steps, outputs, jnp.zeros(_steps(part))) if self.check_finite else None
+            return Ran(states, steps, None, (outputs, flags), part["external"])
+
+        _, states, trace, (outputs, flags) = drive(
+            self.plan, self.rule, flat, states, trace, items, forward, self._block(items), gradients=False
+        )
+        after = self._carry(states, trace)
+        if self.check_finite:
+            self._require_finite(parameter_flags(flat, 1), flags, after)
+        return after, self.model.unflatten_output(outputs)
+
+    def run(self, params: Any, state: Any, xs: Any) -> tuple[Any, Any]:
+        """Runs the model over a sequence as it is used after training: without a loss, and without traces.
+
+        Args:
+            params: The parameters, or the model that holds them.
+            state: The state to start from, or a carry whose state is meant.
+            xs: Inputs, time first.
+
+        Returns:
+            The state after the sequence, and the outputs, time first.
+        """
+        state = self.model.split.state_of(state.state if isinstance(state, Carry) else state)
+        params = self.model.split.params_of(params)
+        _flatten_sequence(self.model, xs)
+        given = self.model.as_inputs(xs)
+        return jax.lax.scan(lambda state, x: self.model.split.evaluated(params, state, *x), state, given)
+
+    def train(
+        self,
+        params: Any,
+        carry: Carry,
+        xs: Any,
+        ys: Any = None,
+        *,
+        loss: Callable[..., Any],
+        optimizer: Any,
+        opt_state: Any = None,
+        update_every: int = 1,
+        mask: Any = None,
+        external: Any = None,
+    ) -> tuple[Any, Any, Carry, Any]:
+        """Learns while the sequence runs: the weights change every few steps, the traces run on.
+
+        Args:
+            params: The parameters, or the model that holds them.
+            carry: From `init`, or from the piece before.
+            xs: Inputs, time first.
+            ys: Targets, time first.
+            loss: As for `grad`.
+            optimizer: An optax gradient transformation.
+            opt_state: Its state; None to begin with `optimizer.init(params)`.
+            update_every: Steps between updates. The gradient of these steps' summed losses is used; a shorter last
+                period updates too.
+            mask: As for `grad`.
+            external: As for `grad`.
+
+        Returns:
+            New parameters, optimizer state, carry, and the losses of each step.
+        """
+        update_every = require_count("update_every", update_every)
+        params = self.model.split.params_of(params)
+        self._prepare(params, carry, xs, ys, mask, external)
+        opt_state = begin_optimizer(optimizer, opt_state, params)
+        items = {"xs": xs, "ys": ys, "mask": mask, "external": external}
+
+        def period(before: Any, part: Any) -> tuple[Any, Any]:
+            params, opt_state, carry = before
+            given = (part["xs"], part["ys"], part["mask"], part["external"])
+            grads, carry, (losses, _, flags) = self._grad(params, carry, *given, loss)
+            of_params = parameter_flags(self.model.flatten_params(params), len(losses)) if self.check_finite else None
+            updates, opt_state = optimizer.update(grads, opt_state, params)
+            params = jax.tree.map(lambda p, u: (p + u).astype(jnp.result_type(p)), params, updates)
+            return (params, opt_state, carry), (losses, flags, of_params)
+
+        (params, opt_state, carry), (losses, flags, of_params) = scan_blocks(
+            period, (params, opt_state, carry), items, update_every
+        )
+        if self.check_finite:
+            self._require_finite(of_params, flags, carry)
+        return params, opt_state, carry, losses
+
+    def trainable(self, batch_size: int, seed: int, params: Any = None, state: Any = None) -> Trainable:
+        """What training begins with: these parameters and this state, or those that the model was compiled with."""
+        params = self.params if params is None else self.model.split.params_of(params)
+        return Trainable(self, params, self.model.unflatten_state(*self.model.flatten_state(self._given(state))))
+
+    def _given(self, state: Any) -> Any:
+        """The state that was given, or the one that the model was compiled with."""
+        return self.state if state is None else self.model.split.state_of(state)
+
+    def _block(self, items: Any) -> int:
+        if self.block is not None:
+            return self.block
+        return even_block(_steps(items), default_block(self.plan, self.rule))
+
+    def flatten(self, params: Any, state: Any, xs: Any) -> tuple[list[Any], States, list[Any]]:
+        """Parameters, state and a sequence of inputs as the engine takes them."""
+        flat = self.model.flatten_params(params)
+        return flat, States(*self.model.flatten_state(state)), _flatten_sequence(self.model, xs)
+
+    def _prepare(
+        self, params: Any, carry: Carry, xs: Any, ys: Any, mask: Any, external: Any
+    ) -> tuple[list[Any], States, Any, dict[str, Any]]:
+        """Everything that a sequence starts from and runs over, checked: parameters, states, trace and items."""
+        if not isinstance(carry, Carry):
+            raise TypeError(
+                f"A sequence starts from a carry and got {form_text(carry)}. Begin with `carry = learner.init(state)`, "
+                "and hand on the carry that each call returns."
+            )
+        flat, states, inputs = self.flatten(params, carry.state, xs)
+        trace = self._trace_form.checked(carry.trace)
+        items = {"inputs": inputs, "ys": ys, "mask": mask, "external": external}
+        length = _steps(inputs)
+        check_mask(mask, length)
+        for name, value in (("ys", ys), ("external", external)):
+            check_length(name, value, length)
+        if external is not None and self.rule.external is None:
+            raise ValueError(f"{self.rule.name} takes nothing beside the inputs: leave out `external`.")
+        return flat, states, trace, items
+
+    @functools.cached_property
+    def _trace_form(self) -> TraceForm:
+        return TraceForm(self.rule, self.plan)
+
+    def _carry(self, states: States, trace: Any) -> Carry:
+        return Carry(self.model.unflatten_state(states.hidden, states.other), trace)
+
+
+def at_start(learner: Any, params: Any, state: Any, what: str) -> tuple[Learner, Any, Any]:
+    """The pure learner, the parameters and the state of any learner, to begin a sequence with.
+
+    Args:
+        learner: A learner; a `TypeError` says so of anything else.
+        params: The parameters; None for those that the learner has, or was compiled with.
+        state: The state, or a carry whose state is meant; None likewise.
+        what: What is done with it, for the message.
+    """
+    if not hasattr(type(learner), "pure"):
+        raise TypeError(f"{what} takes a learner from `foretrace.compile`; got {type(learner).__name__}.")
+    start = learner.carry.state if state is None else state.state if isinstance(state, Carry) else state
+    given = learner.params if params is None else learner.pure.model.split.params_of(params)
+    return learner.pure, given, start
+
+
+@dataclass(frozen=True, eq=False)
+class _Losses:
+    """A user's loss over the outputs of a block, side by side."""
+
+    learner: Learner
+    loss: Callable[..., Any]
+    targets: bool
+    has_aux: bool
+
+    def forward(self, params: Sequence[Any], states: States, part: Any) -> Ran:
+        states, steps, outputs = run_steps(self.learner.plan, params, states, part["inputs"])
+        gradient = jax.value_and_grad(self._one, has_aux=True, allow_int=True)
+        (_, (values, aux)), by_outputs = jax.vmap(gradient)(outputs, part["ys"], part["mask"])
+        by_hidden = [jnp.zeros_like(value) for value in steps.hidden]
+        collected = (values, aux, self._observed(steps, outputs, values))
+        return Ran(states, steps, Cotangents(by_outputs, by_hidden), collected, part["external"])
+
+    def window(self, params: Sequence[Any], states: States, part: Any) -> tuple[jax.Array, Window]:
+        states, steps, outputs = run_steps(self.learner.plan, params, states, part["inputs"])
+        weighted, (values, aux) = jax.vmap(self._one)(outputs, part["ys"], part["mask"])
+        return jnp.sum(weighted), Window(states, steps, (values, aux, self._observed(steps, outputs, values)))
+
+    def _one(self, outputs: Sequence[Any], y: Any, mask: Any) -> tuple[Any, Any]:
+        out = self.learner.model.unflatten_output(outputs)
+        found = self.loss(out, y) if self.targets else self.loss(out)
+        value, aux = split_loss(found, self.has_aux)
+        number = checked_loss(value)
+        return (number if mask is None else number * mask), (number, aux)
+
+    def _observed(self, steps: Step, outputs: Any, losses: Any) -> Any:
+        return finite_flags(steps, outputs, losses) if self.learner.check_finite else None
+
+
+def _flatten_sequence(model: FunctionModel, xs: Any) -> list[Any]:
+    """The arrays of a sequence of inputs, checked against the form of one step's."""
+    inputs = model.as_inputs(xs)
+    leaves = jax.tree.leaves(inputs)
+    if not leaves or any(jnp.ndim(leaf) < 1 for leaf in leaves):
+        raise ExampleInputError(
+            f"A sequence of inputs is made of arrays with time as their first axis; got {form_text(xs)}."
+        )
+    lengths = sorted({jnp.shape(leaf)[0] for leaf in leaves})
+    if len(lengths) > 1 or lengths[0] == 0:
+        raise ExampleInputError(f"The inputs have {lengths} steps. Every input has the same number, at least one.")
+    first = jax.tree.map(lambda a: a[0], inputs)
+    advice = sequence_advice(model.input_tree, model.in_form(inputs))
+    flat = model.input_tree.flatten(model.in_form(first), ExampleInputError, advice)
+    return [jnp.asarray(leaf, one.dtype) for leaf, one in zip(leaves, flat, strict=True)]
+
+
+def _steps(items: Any) -> int:
+    return int(jax.tree.leaves(items)[0].shape[0])

@@ -1,0 +1,282 @@
+"""Traces in two factors: what entered an operator, and what its output did to the states.
+
+The influence of a weight is estimated as `ehat = qhat (x) p`. `p <- a_x p + x` adds up what the operator multiplied,
+`q <- a_f D q + (1 - a_f) F` averages what `y` does to the states, and `qhat = q / (1 - a_f^t)`, with `t` the number of
+steps, takes the start of that average at zero back out. No array has the size of a weight. In a block the factors run
+through one scan over elementwise quantities, and a weight takes one product of matrices for all steps together.
+
+A factor is kept once for all links that share it: `p` for a weight and the operator where it enters, `q` for a `y` and
+a group.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from foretrace.engine.in_step import add_at, remainder_gradient
+from foretrace.engine.linearise import Linearised, Signals
+from foretrace.engine.plan import Link, Plan
+from foretrace.engine.slots import Matrix, Vector, total
+from foretrace.engine.traces import Trace, zero_trace
+from foretrace.rules.rule import Block, Rule
+
+# The count of steps stops there and does not wrap: long before, `a_f^t` is zero and the average is not biased.
+LAST_STEP = np.iinfo(np.int32).max
+
+
+class Decays(NamedTuple):
+    """What is left of each factor after one step.
+
+    Attributes:
+        entered: `a_x`, of what the operator multiplies.
+        effect: `a_f`, of what `y` does to the states.
+    """
+
+    entered: float
+    effect: float
+
+
+class Factors(NamedTuple):
+    """The factors of some links, each list in the order in which the links first use them.
+
+    Attributes:
+        entered: `p`, of the form of an operator's data.
+        effect: `q`, for each slot `(places, *y_shape)`.
+        steps: How many steps went in.
+    """
+
+    entered: list[Any]
+    effect: list[Trace]
+    steps: jax.Array
+
+
+class _Sharing(NamedTuple):
+    """The links that stand for a shared factor, and for every link the number of its own."""
+
+    chosen: list[Link]
+    number: list[int]
+
+
+def _entered(links: Sequence[Link]) -> _Sharing:
+    return _sharing(links, lambda link: (link.y_var, link.weight.index))
+
+
+def _effect(links: Sequence[Link]) -> _Sharing:
+    return _sharing(links, lambda link: (link.y_var, link.group.index))
+
+
+def _sharing(links: Sequence[Link], key: Callable[[Link], Hashable]) -> _Sharing:
+    first: dict[Hashable, Link] = {}
+    for link in links:
+        first.setdefault(key(link), link)
+    order = list(first)
+    return _Sharing(list(first.values()), [order.index(key(link)) for link in links])
+
+
+def zero_factors(plan: Plan, links: Sequence[Link]) -> Factors:
+    """The factors before the first step."""
+    entered = [zero_data(plan, link) for link in _entered(links).chosen]
+    effect = [_zero_effect(link) for link in _effect(links).chosen]
+    return Factors(entered, effect, jnp.zeros((), jnp.int32))
+
+
+def zero_data(plan: Plan, link: Link) -> Any:
+    """Zeros of the form of what an operator multiplies."""
+    eqn = link.relation.occurrence.eqn
+    operands = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in eqn.invars] if id(eqn) in plan.linear else []
+    shapes = jax.eval_shape(link.edges.data, operands)
+    return jax.tree.map(lambda shape: jnp.zeros(shape.shape, link.dtype), shapes)
+
+
+def _zero_effect(link: Link) -> Trace:
+    return {slot: jnp.zeros((link.places.width, *link.places.y_shape), link.dtype) for slot in link.slots}
+
+
+def entered_of(links: Sequence[Link], factors: Factors) -> list[Any]:
+    """`p` of each link."""
+    return [factors.entered[number] for number in _entered(links).number]
+
+
+def effect_of(links: Sequence[Link], factors: Factors) -> list[Trace]:
+    """`q` of each link."""
+    return [factors.effect[number] for number in _effect(links).number]
+
+
+def factors_size(plan: Plan, link: Link) -> int:
+    """How many numbers the factors of a link hold; those of its full trace are `trace_size`."""
+    return _count(jax.eval_shape(lambda: (zero_data(plan, link), _zero_effect(link))))
+
+
+def trace_size(link: Link) -> int:
+    """How many numbers the full trace of a link holds."""
+    return _count(jax.eval_shape(lambda: zero_trace(link)))
+
+
+def _count(shapes: Any) -> int:
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+
+
+def advance_factors(
+    links: Sequence[Link],
+    lin: Linearised,
+    transitions: Sequence[Matrix],
+    factors: Factors,
+    decays: Decays,
+    signals: Signals | None,
+) -> tuple[list[tuple[int, jax.Array]], Factors]:
+    """Takes factors through a block.
+
+    Args:
+        links: The links.
+        lin: The derivatives of the block's steps.
+        transitions: `D` of every group at each step; not asked for where `a_f` is zero.
+        factors: The factors before the block.
+        decays: What is left of them after a step.
+        signals: What the losses ask; None where there are none.
+
+    Returns:
+        `sum_k l_k . ehat_k + b_k . ehat_{k-1}` as pairs of a weight's place and a part of its gradient, and the factors
+        after the block.
+    """
+    entered, effect = _entered(links), _effect(links)
+    groups = [link.group.index for link in effect.chosen]
+    items = (
+        [lin.data(link) for link in entered.chosen],
+        [lin.push(link, lin.identity(link.group)) for link in effect.chosen],
+        {g: transitions[g] for g in groups} if decays.effect else {},
+        {} if signals is None else {g: (signals.partial[g], signals.bypass[g]) for g in groups},
+    )
+
+    def one(before: Factors, item: Any) -> tuple[Factors, Any]:
+        data, pushed, matrices, asked = item
+        after = _stepped(effect.chosen, before, data, pushed, matrices, decays)
+        if signals is None:
+            return after, None
+        asking = [asked[g] for g in groups]
+        now = _asked(effect.chosen, after, [partial for partial, _ in asking], decays)
+        past = _asked(effect.chosen, before, [bypass for _, bypass in asking], decays)
+        return after, (after.entered, now, past)
+
+    if lin.count == 1:
+        after, found = one(factors, jax.tree.map(lambda a: a[0], items))
+        found = jax.tree.map(lambda a: a[None], found)
+    else:
+        after, found = jax.lax.scan(one, factors, items, length=lin.count)
+    if signals is None:
+        return [], after
+    sums, now, past = found
+    gradients = _gradients(links, sums, now)
+    if any(part is not None for part in past):
+        gradients += _gradients(links, _before(factors.entered, sums), past)
+    return gradients, after
+
+
+def _stepped(links: Sequence[Link], factors: Factors, data: Any, pushed: Any, matrices: Any, decays: Decays) -> Factors:
+    entered = jax.tree.map(lambda p, x: (decays.entered * p + x).astype(p.dtype), factors.entered, list(data))
+    effect = list(pushed)
+    if decays.effect:
+        carried = [
+            link.places.carry(q, matrices[link.group.index], lambda values: values)
+            for link, q in zip(links, factors.effect, strict=True)
+        ]
+        effect = jax.tree.map(lambda q, f: decays.effect * q + (1 - decays.effect) * f, carried, effect)
+    effect = jax.tree.map(lambda new, old: new.astype(old.dtype), effect, factors.effect)
+    return Factors(entered, effect, jnp.minimum(factors.steps, LAST_STEP - 1) + 1)
+
+
+def _asked(
+    links: Sequence[Link], factors: Factors, signals: Sequence[Vector | None], decays: Decays
+) -> list[jax.Array | None]:
+    """For each `y`, what signals on the states ask of it through `qhat`."""
+    scale = _unbiased(decays.effect, factors.steps)
+    return [
+        None if signal is None else scale.astype(signal[0].dtype) * _joined(link, effect, signal)
+        for link, effect, signal in zip(links, factors.effect, signals, strict=True)
+    ]
+
+
+def _joined(link: Link, effect: Trace, signal: Vector) -> jax.Array:
+    return total([jnp.sum(effect[slot] * link.places.at(signal[slot]), axis=0) for slot in effect])
+
+
+def _unbiased(decay: float, steps: jax.Array) -> jax.Array:
+    """`1 / (1 - decay^steps)`, and one before the first step, where all factors are zero."""
+    if decay == 0:
+        return jnp.ones(())
+    return 1 / jnp.where(steps > 0, -jnp.expm1(steps * math.log(decay)), 1)
+
+
+def _before(start: Any, stacked: Any) -> Any:
+    """What stood before each step, of what stands after it."""
+    return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest[:-1]]), start, stacked)
+
+
+def _gradients(
+    links: Sequence[Link], sums: Sequence[Any], asked: Sequence[jax.Array | None]
+) -> list[tuple[int, jax.Array]]:
+    """One product for each weight of an operator, whatever the number of groups that it reaches."""
+    entered, effect = _entered(links), _effect(links)
+    cotangents: dict[int, jax.Array] = {}
+    for sum_number, asked_number in zip(entered.number, effect.number, strict=True):
+        part = asked[asked_number]
+        if part is not None:
+            cotangents[sum_number] = cotangents[sum_number] + part if sum_number in cotangents else part
+    chosen = entered.chosen
+    return [(chosen[n].weight_index, chosen[n].edges.gradient(sums[n], part)) for n, part in cotangents.items()]
+
+
+def contract_factors(
+    links: Sequence[Link], factors: Factors, decays: Decays, signals: Sequence[Vector]
+) -> list[tuple[int, jax.Array]]:
+    """The gradients by one signal for each group on its present states, through the past."""
+    chosen = _effect(links).chosen
+    asked = _asked(chosen, factors, [signals[link.group.index] for link in chosen], decays)
+    sums, asked = jax.tree.map(lambda a: a[None], (factors.entered, asked))
+    return _gradients(links, sums, asked)
+
+
+def signals_of(plan: Plan, signal: Sequence[jax.Array]) -> list[Vector]:
+    """One signal for each group, from one array for each state."""
+    invars = plan.program.hidden_invars
+    return [
+        group.slots_of([signal[invars.index(var)] for var in group.hidden_invars]) for group in plan.graph.hidden_groups
+    ]
+
+
+class FactoredRule(Rule):
+    """A rule whose traces are two factors; see the module for the recursions."""
+
+    @property
+    def decays(self) -> Decays:
+        """What is left of each factor after one step."""
+        raise NotImplementedError
+
+    def init(self, plan: Plan) -> Factors:
+        return zero_factors(plan, plan.links)
+
+    def traces(self, plan: Plan, trace: Factors) -> dict[str, list[Any]] | None:
+        return {"entered": entered_of(plan.links, trace), "effect": effect_of(plan.links, trace)}
+
+    def advance(
+        self, plan: Plan, params: Sequence[Any], block: Block, trace: Factors
+    ) -> tuple[list[jax.Array] | None, Factors]:
+        lin = Linearised(plan, plan.weights(params), block.steps)
+        transitions = [lin.transition(group) for group in plan.graph.hidden_groups] if self.decays.effect else []
+        signals = None if block.cotangents is None else lin.signals(block.cotangents)
+        parts, after = advance_factors(plan.links, lin, transitions, trace, self.decays, signals)
+        if signals is None:
+            return None, after
+        gradients = remainder_gradient(plan, lin, signals)
+        for place, part in parts:
+            add_at(gradients, place, part)
+        return plan.pull_back(params, gradients), after
+
+    def credit(self, plan: Plan, params: Sequence[Any], trace: Factors, signal: Sequence[jax.Array]) -> list[jax.Array]:
+        gradients = plan.zero_gradients()
+        for place, part in contract_factors(plan.links, trace, self.decays, signals_of(plan, signal)):
+            add_at(gradients, place, part)
+        return plan.pull_back(params, gradients)

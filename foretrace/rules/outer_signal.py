@@ -1,0 +1,72 @@
+"""Rules whose learning signal comes from outside of the model: D-RTRL's traces times a signal on the axons.
+
+The gradient of a parameter with a relation is `sum_t M_t . (psi_t eps_t)`: the signal, times the trace of the states
+taken to the axon of their group. What a loss asks beside (of readouts, and of whatever acts otherwise than directly
+through the states of a group) keeps its exact in-step gradient.
+
+Such a rule learns without a loss as well. A block that brings a signal and no loss counts as one whose losses are zero:
+`advance` gives its gradient, in which parameters without a relation have zeros.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from foretrace.compiler.groups import HiddenGroup
+from foretrace.engine.axons import axon_pull
+from foretrace.engine.linearise import Cotangents, Linearised
+from foretrace.engine.plan import Plan
+from foretrace.engine.slots import Matrix
+from foretrace.program.records import path_name
+from foretrace.rules.d_rtrl import D_RTRL, Eligibility, contracted
+from foretrace.rules.rule import Block
+
+
+@dataclass(frozen=True, eq=False)
+class OuterSignal(D_RTRL):
+    """D-RTRL's traces with a signal from outside; a subclass says which."""
+
+    def outer(self, block: Block) -> Any:
+        """What comes from outside, stacked over the steps; None where nothing came."""
+        return block.external
+
+    def on_axon(self, group: HiddenGroup, outer: Any) -> jax.Array | None:
+        """The signal on a group's axon, `(K, *varshape)`; None for what the losses ask."""
+        raise NotImplementedError
+
+    def cotangents(self, plan: Plan, block: Block) -> Cotangents | None:
+        if block.cotangents is not None or self.outer(block) is None:
+            return block.cotangents
+        count = jax.tree.leaves(block.steps)[0].shape[0]
+        outputs, hidden = (
+            [jnp.zeros((count, *leaf.aval.shape), leaf.aval.dtype) for leaf in leaves]
+            for leaves in (plan.program.outputs, plan.program.hidden)
+        )
+        return Cotangents(outputs, hidden)
+
+    def gradients(
+        self, lin: Linearised, transitions: Sequence[Matrix], block: Block, cotangents: Cotangents, trace: Eligibility
+    ) -> list[jax.Array]:
+        outer = self.outer(block)
+        if outer is None:
+            raise ValueError(
+                f"{self.name} learns from `{self.external}` and got none. Give it at each step: "
+                f"`update(x, {self.external}=...)`, or a sequence of them with one entry for each step."
+            )
+        signals = lin.signals(cotangents)
+        partial, bypass = list(signals.partial), list(signals.bypass)
+        for group in lin.plan.graph.hidden_groups:
+            signal = self.on_axon(group, outer)
+            if signal is not None:
+                dtype = partial[group.index][0].dtype
+                partial[group.index] = axon_pull(lin, lin.plan.axons[group.index], signal.astype(dtype))
+                bypass[group.index] = None
+        return contracted(lin, transitions, signals, partial, bypass, trace.e)
+
+
+def group_name(group: HiddenGroup) -> str:
+    """The states of a group, for messages."""
+    return ", ".join(f"`{path_name(path)}`" for path in group.hidden_paths)
