@@ -6,12 +6,15 @@ the step. A module written for one sample learns on a batch inside of `eqx.filte
 those of the module inside.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
-from foretrace.errors import StateNotInitializedError
+from foretrace.errors import ExampleInputError, StateNotInitializedError
 from foretrace.frontends.base import Split
 from foretrace.frontends.calls import STATE_LAST, CallForm, argument_names
 from foretrace.frontends.function import FRONTEND as PLAIN
@@ -78,7 +81,8 @@ class EquinoxFrontend:
             return _learned(_inner(value), wrt) if whole else value
 
         pure = PureModule(inner, run, learned, key)
-        form = pure.form(inputs, state, call, _convention(inner, len(inputs)))
+        with _batch_advice(model, inputs, state):
+            form = pure.form(inputs, state, call, _convention(inner, len(inputs)))
         return pure.split(
             form,
             inputs,
@@ -91,6 +95,20 @@ class EquinoxFrontend:
 
 
 FRONTEND = EquinoxFrontend()
+
+
+@contextmanager
+def _batch_advice(model: Any, inputs: tuple[Any, ...], state: Any) -> Iterator[None]:
+    """Where a bare module cannot be called, and input and state look like a batch, says how a batch is passed."""
+    try:
+        yield
+    except ExampleInputError as error:
+        sizes = {jnp.shape(leaf)[0] if jnp.ndim(leaf) > 1 else None for leaf in jax.tree.leaves((inputs, state))}
+        if model is not _inner(model) or len(sizes) > 1 or sizes == {None}:
+            raise
+        raise ExampleInputError(
+            f"{error} Layers of Equinox take one sample: for a batch of {sizes.pop()}, pass `eqx.filter_vmap(module)`."
+        ) from error
 
 
 def _inner(model: Any) -> Any:

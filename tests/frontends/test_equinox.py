@@ -212,6 +212,14 @@ def test_state_is_asked_for():
         trace_model(gru(), XS[0])
 
 
+def test_batch_without_vmap_says_how_a_batch_is_passed():
+    with pytest.raises(ExampleInputError, match=r"a batch of 4, pass `eqx.filter_vmap\(module\)`"):
+        trace_model(gru(), jnp.ones((4, INPUT)), state=jnp.ones((4, HIDDEN)))
+    with pytest.raises(ExampleInputError) as raised:
+        trace_model(gru(), jnp.ones(INPUT + 1), state=H)
+    assert "filter_vmap" not in str(raised.value)
+
+
 def test_module_that_is_a_step_function_itself():
     class Step(eqx.Module):
         decay: float = 0.5
