@@ -40,7 +40,10 @@ UNIT_LIBRARIES = {"brainunit", "saiunit", "brainevent"}
 MAY_USE_MODELS = {
     *(f"frontends/{file}.py" for file in ("brainstate", "guarded_call", "module_info", "nnx", "linen", "equinox")),
     *("nn", "networks", "compat/parameters.py", "tasks", "viz", "cli"),
-    *(f"learners/{file}.py" for file in ("driver", "executor", "helpers", "module", "of_module", "recording")),
+    *(
+        f"learners/{file}.py"
+        for file in ("driver", "executor", "helpers", "module", "nnx_module", "of_module", "recording")
+    ),
     *("learners/run.py", "learners/vmap.py"),
 }
 

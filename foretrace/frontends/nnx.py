@@ -90,7 +90,8 @@ def _floating(path: Path, variable: Any) -> bool:
 
 def _pure(model: Any, learns: Any, carries: Any, kwargs: dict[str, Any]) -> PureModule:
     """The module as a function of what learns and of what is carried; all else is constant."""
-    graphdef, learned, carried, *constant = nnx.split(model, learns, carries, *([] if carries is ... else [...]))
+    graphdef, *parts = nnx.split(model, learns, carries, *([] if carries is ... else [...]))
+    learned, carried, *constant = jax.tree.map(lambda leaf: leaf, parts)  # Variables that do not change with the module
     names = set(dict(nnx.to_flat_state(carried)))
 
     def run(params: Any, others: Any, arguments: Any) -> tuple[Any, Any]:

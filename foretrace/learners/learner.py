@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._checks import optional_count, require_count, require_flag
+from foretrace._optional import is_instance
 from foretrace.compiler import CompilationReport, ETraceGraph
 from foretrace.engine.evaluate import Step
 from foretrace.engine.finite import finite_flags, parameter_flags, require_finite
@@ -28,6 +29,7 @@ from foretrace.learners.blocks import default_block, even_block
 from foretrace.learners.carrying import TraceForm, begin_optimizer
 from foretrace.learners.drive import Ran, Window, drive, drive_windows
 from foretrace.learners.losses import check_loss_call, checked_loss, split_loss
+from foretrace.learners.passage import Passage, make_passage
 from foretrace.learners.sequences import check_length, check_mask, sequence_advice
 from foretrace.learners.training import Trainable
 from foretrace.rules.registry import make_rule
@@ -138,6 +140,59 @@ class Learner:
         state = self._given(state)
         self.model.flatten_state(state)
         return Carry(state, self.rule.init(self.plan))
+
+    def step(self, params: Any, carry: Carry, *inputs: Any, external: Any = None) -> tuple[Carry, Any]:
+        """Runs one step, for loops of one's own; differentiate what follows from it by `jax.grad`.
+
+        The derivative by the parameters is the rule's: through this step and, by the trace of the carry, through the
+        past. Inputs get the derivative within the step, the carry that goes in none.
+
+        Args:
+            params: The parameters, or the model that holds them.
+            carry: From `init`, or from the step before.
+            *inputs: The inputs of the step.
+            external: What the rule takes beside them (a modulator, targets to project).
+
+        Returns:
+            The carry after the step, and the output.
+
+        Examples:
+            >>> import jax, jax.numpy as jnp
+            >>> import foretrace as ft
+            >>> step = lambda w, h, x: (0.5 * h + w * x, h + w * x)
+            >>> learner = ft.compile(step, "D_RTRL", jnp.ones(()), params=jnp.ones(()), state=jnp.zeros(()))
+            >>> carry, _ = learner.step(jnp.ones(()), learner.init(), jnp.ones(()))
+            >>> jax.grad(lambda w: learner.step(w, carry, jnp.ones(()))[1])(jnp.ones(())).item()
+            2.0
+        """
+        one = lambda tree: jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
+        given = one(inputs) if len(inputs) != 1 else one(inputs[0])
+        flat, states, trace, items = self._prepare(params, carry, given, None, None, one(external))
+        called = self._call(flat, states.hidden, states.other, trace, items["inputs"], items["external"])
+        outputs, hidden, other, trace = called
+        return self._carry(States(hidden, other), trace), self.model.unflatten_output([out[0] for out in outputs])
+
+    def stateful(self, model: Any) -> Any:
+        """For a Flax NNX module: a module that holds the carry, and is called like the model, `out = online(x)`.
+
+        Args:
+            model: The module that the learner was compiled from, or one of the same form.
+
+        Returns:
+            A `foretrace.learners.nnx_module.OnlineModule`, for `nnx.grad`, `nnx.jit` and `nnx.Optimizer`.
+
+        Raises:
+            TypeError: Not an NNX module. A brainstate module's learner holds its carry itself; values of all others
+                are immutable, and `step` hands the carry back.
+        """
+        if not is_instance(model, "flax.nnx", "Module"):
+            raise TypeError(
+                f"`stateful` takes the NNX module that holds the parameters; got {form_text(model)}. For any other "
+                "model, loop over `carry, out = learner.step(params, carry, x)`."
+            )
+        from foretrace.learners.nnx_module import OnlineModule
+
+        return OnlineModule(self, model)
 
     def grad(
         self,
@@ -352,6 +407,11 @@ class Learner:
         if external is not None and self.rule.external is None:
             raise ValueError(f"{self.rule.name} takes nothing beside the inputs: leave out `external`.")
         return flat, states, trace, items
+
+    @functools.cached_property
+    def _call(self) -> Passage:
+        exact = self.rule.exact or self.window is not None
+        return make_passage(self.plan, self.rule, exact=exact, block=self.block)
 
     @functools.cached_property
     def _trace_form(self) -> TraceForm:

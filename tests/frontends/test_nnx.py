@@ -104,6 +104,17 @@ def test_compiling_leaves_the_module_as_it_is():
     assert int(module.dropout.rngs.count[...]) == 0
 
 
+def test_what_the_model_was_compiled_with_does_not_change_with_the_module():
+    module = layer()
+    learner = ft.compile(module, "D_RTRL", XS[0])
+    before = [jnp.copy(leaf) for leaf in jax.tree.leaves((learner.params, learner.init()))]
+    for variable in jax.tree.leaves(nnx.state(module), is_leaf=lambda v: isinstance(v, nnx.Variable)):
+        if jnp.issubdtype(variable.dtype, jnp.floating):
+            variable[...] = variable[...] + 1
+    after = jax.tree.leaves((learner.params, learner.init()))
+    assert all(map(jnp.array_equal, before, after))
+
+
 def test_state_goes_back_into_the_module():
     module = layer()
     learner = ft.compile(module, "D_RTRL", XS[0])
