@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from foretrace._jax import Literal, Var, eval_jaxpr, is_float
 from foretrace.compiler.groups import UNROLLED, HiddenGroup
 from foretrace.compiler.occurrences import Occurrence
-from foretrace.engine.axons import Axon
 from foretrace.engine.edges.base import operator_of
 from foretrace.engine.evaluate import Step, fixed_values, run_perturbed, zero_shifts
 from foretrace.engine.places import each_color
@@ -203,7 +202,7 @@ class Linearised:
             return jax.vmap(one)(self.steps, ys, states)
 
         (outputs, _), pullback = jax.vjp(run, own, ys, states)
-        weights, y, lam = pullback(_fitting(outputs, cotangents))
+        weights, y, lam = pullback(fitting(outputs, cotangents))
         return lam, y, weights
 
     def _bypass(self, group: HiddenGroup, cotangents: Cotangents) -> Vector:
@@ -214,27 +213,12 @@ class Linearised:
             def one(step: Step, old: Any) -> Any:
                 # What was saved does not know that it depends on the past.
                 step = Step(_replaced(step.hidden, places, old), step.other, step.inputs, [])
-                return run_perturbed(plan, self.weights, step, *shifts, apart=group)[0]
+                return run_perturbed(plan, self.weights, step, *shifts, held=group.hidden_outvars)[0]
 
             return jax.vmap(one)(self.steps, previous)
 
         (outputs, _), pullback = jax.vjp(run, [self.steps.hidden[k] for k in places])
-        return group.slots_of(pullback(_fitting(outputs, cotangents))[0])
-
-    def by_axon(self, axon: Axon, cotangents: Cotangents) -> jax.Array:
-        """The derivative of each step's loss by an axon, the new states of its group held fixed: `(K, *varshape)`."""
-        plan = self.plan
-        shifts = zero_shifts(plan.saved_vars), zero_shifts(plan.program.hidden_outvars)
-
-        def one(step: Step, shift: jax.Array) -> Any:
-            if axon.var not in plan.differentiable:  # what was saved does not know that it depends on the axon
-                step = Step(step.hidden, step.other, step.inputs, [])
-            return run_perturbed(plan, self.weights, step, *shifts, axon.group, {axon.var: shift})[0]
-
-        start = jnp.zeros((self.count, *axon.var.aval.shape), axon.var.aval.dtype)
-        (outputs, _), pullback = jax.vjp(lambda shift: jax.vmap(one)(self.steps, shift), start)
-        (found,) = pullback(_fitting(outputs, cotangents))
-        return axon.at_positions(found)
+        return group.slots_of(pullback(fitting(outputs, cotangents))[0])
 
     def operator_gradient(self, occurrence: Occurrence, weight_index: int, cotangents: jax.Array) -> jax.Array:
         """The gradient of one weight of a linear operator by cotangents `(K, *y_shape)`, summed over the steps."""
@@ -294,7 +278,7 @@ def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) 
     return result
 
 
-def _fitting(outputs: Sequence[Any], cotangents: Cotangents) -> tuple[list[Any], list[Any]]:
+def fitting(outputs: Sequence[Any], cotangents: Cotangents) -> tuple[list[Any], list[Any]]:
     """The cotangents in the form that a pullback takes: nothing where an output is not floating."""
     fitted = [
         c.astype(out.dtype) if is_float(out) else jnp.zeros(out.shape, jax.dtypes.float0)

@@ -21,10 +21,10 @@ from foretrace.compiler.backward import nonlinear_calls
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import Occurrence, OccurrenceKind, Weight
+from foretrace.compiler.outputs import GroupOutput, find_output
 from foretrace.compiler.relations import HiddenParamOpRelation
 from foretrace.compiler.structure import Known
 from foretrace.compiler.values import Made
-from foretrace.engine.axons import Axon, find_axon
 from foretrace.engine.edges import Bilinear, Edges, Sparse, edges_for, structured_edges
 from foretrace.engine.memory import trace_records
 from foretrace.engine.places import Places
@@ -154,16 +154,16 @@ class Plan:
         return tuple(occurrence.y_var for occurrence in self.linear.values())
 
     @functools.cached_property
-    def axons(self) -> tuple[Axon, ...]:
-        """The value by which the states of each group leave it."""
-        return tuple(find_axon(self, group) for group in self.graph.hidden_groups)
+    def group_outputs(self) -> tuple[GroupOutput, ...]:
+        """The value by which the states of each group act on the rest of the network."""
+        return tuple(find_output(self.graph, group) for group in self.graph.hidden_groups)
 
     @functools.cached_property
     def needed_vars(self) -> tuple[Var, ...]:
         """Values within the step that derivatives are taken at."""
         needed: dict[Any, None] = dict.fromkeys(self.program.hidden_outvars)
         for group in self.graph.hidden_groups:
-            needed |= dict.fromkeys([*group.transition_jaxpr_constvars, *self.axons[group.index].needed_vars])
+            needed |= dict.fromkeys([*group.transition_jaxpr_constvars, *self.group_outputs[group.index].needed_vars])
             needed |= dict.fromkeys(group.coupling[0].constvars if group.coupled else ())
         for link in self.links:
             needed |= dict.fromkeys([*link.y_jaxpr.constvars, link.y_var])

@@ -2,8 +2,8 @@
 
 A spike that feeds a later layer goes on acting there while the potential that it raised leaks away. OTPE estimates that
 with one more trace. Per weight, `e_t = leak e_{t-1} + F_t A(x_t)` is its influence on the states of its group, and
-`R_t = leak R_{t-1} + (da_t/ds_t) e_t` that on the *sum of effects* of the group's axon `a` (its spikes). What a loss
-asks of the axon through later groups, `c_t`, meets `R_t`; everything else that it asks of the states meets `e_t`:
+`R_t = leak R_{t-1} + (da_t/ds_t) e_t` that on the *sum of effects* of the group's output `a` (its spikes). The
+derivative of a loss by the output through later groups, `c_t`, meets `R_t`; the rest of the learning signal, `e_t`:
 
     sum_t [ what acts otherwise than directly ]  +  (l_t - (da_t/ds_t)^T c_t) . e_t  +  c_t . R_t
 
@@ -109,7 +109,7 @@ class OTPE(Rule):
         return None if gradients is None else plan.pull_back(params, gradients), after
 
     def credit(self, plan: Plan, params: Sequence[Any], trace: Any, signal: Sequence[jax.Array]) -> list[jax.Array]:
-        """As in `Rule`. The signal is on states, not on axons, so it meets `e` alone."""
+        """As in `Rule`. The signal is on states, not on outputs, so it meets `e` alone."""
         joined, gradients = signals_of(plan, signal), plan.zero_gradients()
         if self.mode == "approx":
             parts = contract_factors(plan.links, trace.now, Decays(self.leak, 0.0), joined)
@@ -260,7 +260,7 @@ def _advance_estimates(
 
 
 def _asked(links: Sequence[Link], trace: Estimates, signals: Sequence[jax.Array | None]) -> list[jax.Array | None]:
-    """What signals on the axons ask of each `y` through `gbar`."""
+    """Cotangents of each `y` from signals on the outputs, through `gbar`."""
     weight = jnp.where(trace.weight > 0, trace.weight, 1)
     return [
         None if signal is None else jnp.sum(n * link.places.at(signal), axis=0) / weight.astype(n.dtype)

@@ -1,33 +1,26 @@
-"""The axon of a group: the value by which its states leave it.
+"""The output of a group: the value by which its states act on the rest of the network.
 
-A spiking neuron tells others of its spike and not of its potential; an LSTM, of `h` and not of `c`. Rules that bring a
-learning signal of their own (random feedback, a target, a modulator) put it on that value, and the derivative of the
-value by the group's states takes it from there to the trace.
+A spiking neuron sends its spike and not its potential; an LSTM, `h` and not `c`. Rules that bring a learning signal of
+their own (random feedback, a target, a modulator) put it on that value, and the derivative of the value by the group's
+states takes it from there to the trace (`engine/outputs.py`).
 
-The axon `a` is found in the step itself. It is a direct function of the group's new states, position by position, that
-feeds a mixing equation, changes its shape or place, or is returned. Where several do, those that feed a linear operator
-on the way to other neurons come first, what is merely on the way to another is left out, and the last one is taken.
-Some models let only the *previous* states out (spikes of the old potential, at the start of the next step): then the
-same function is taken at the new states.
+The output `a` is found in the step itself. It is a direct function of the group's new states, position by position,
+that feeds a mixing equation, changes its shape or place, or is returned. Where several do, those that feed a linear
+operator on the way to other neurons come first, what is merely on the way to another is left out, and the last one is
+taken. Some models let only the *previous* states out (spikes of the old potential, at the start of the next step): then
+the same function is taken at the new states.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, eval_jaxpr, is_complex, is_float
+from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_complex, is_float
 from foretrace.compiler.blocks import Block
+from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.groups import HiddenGroup
+from foretrace.compiler.occurrences import OccurrenceKind
 from foretrace.compiler.patterns import Patterns, analyse
-from foretrace.engine.slots import Vector, scale
-
-if TYPE_CHECKING:
-    from foretrace.engine.linearise import Linearised
-    from foretrace.engine.plan import Plan
 
 # Equations that put the values of a packed state together without changing them.
 PACKING = frozenset(
@@ -36,8 +29,8 @@ PACKING = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class Axon:
-    """The value by which a group's states leave it.
+class GroupOutput:
+    """The value by which a group's states act on the rest of the network.
 
     Attributes:
         group: The group.
@@ -60,115 +53,59 @@ class Axon:
         """The values that its derivative is taken at."""
         return (*self.states, *self.jaxpr.constvars)
 
-    def derivative(self, states: Sequence[Any], constants: Sequence[Any]) -> Vector:
-        """The derivative of the axon by each state of its position, an array `(*varshape,)` for each slot."""
-        group = self.group
-        value, pullback = jax.vjp(lambda *given: eval_jaxpr(self.jaxpr, constants, *given)[0], *states)
-        one = jnp.ones(group.varshape, group.dtype)
-        if self.is_whole_state:
-            last = group.states_of([jnp.zeros_like(one)] * (group.num_state - 1) + [one])[-1]
-            found = pullback(last.astype(value.dtype))
-        else:
-            found = pullback(one.reshape(value.shape).astype(value.dtype))
-        if self.states == group.hidden_outvars:
-            return group.slots_of(found)
-        dtype = jnp.result_type(*found)
-        return [part.astype(dtype) for part in found]
-
     @property
     def is_whole_state(self) -> bool:
-        """Whether a packed or complex state stands for the axon, of whose values the last one counts."""
+        """Whether a packed or complex state stands for the output, of whose values the last one counts."""
         return self.var.aval.size != self.group.positions.size or is_complex(self.var.aval)
 
-    def at_positions(self, values: jax.Array) -> jax.Array:
-        """Cotangents of the axon's shape, behind further axes, by position: `(..., *varshape)`."""
-        rank, last = self.var.aval.ndim, self.group.slots[-1].part
-        taken = last.take(values, rank) if last is not None and self.is_whole_state else values
-        taken = -jnp.imag(taken) if jnp.iscomplexobj(taken) else taken  # a cotangent, as in `HiddenGroup.slots_of`
-        return taken.reshape(*values.shape[: values.ndim - rank], *self.group.varshape)
 
-
-def find_axon(plan: "Plan", group: HiddenGroup) -> Axon:
-    """The value by which a group's states leave it.
+def find_output(graph: ETraceGraph, group: HiddenGroup) -> GroupOutput:
+    """The value by which a group's states act on the rest of the network.
 
     Args:
-        plan: The plan.
+        graph: The graph.
         group: One of its groups.
 
     Returns:
-        The axon; the last state itself where no value leaves the group, which `reason` then says.
+        The output; the last state itself where no value leaves the group, which `reason` then says.
     """
-    entries = _entries(plan, group)
+    entries = _entries(graph, group)
     if entries == group.hidden_outvars:
-        patterns = plan.graph.patterns
+        patterns = graph.patterns
     else:
-        patterns = analyse(plan.jaxpr, entries, consts=plan.program.consts)
-    found = _Finder(plan, group, entries, patterns).find()
+        patterns = analyse(graph.values.data_jaxpr, entries, consts=graph.program.consts)
+    found = _Finder(graph, group, entries, patterns).find()
     if found is not None:
         reason = "the last value by which the new states of the group reach others"
-        return Axon(group, found, group.slicing.cut(entries, [found]), "new", entries, reason)
-    found = _Finder(plan, group, group.hidden_invars, plan.graph.patterns).find()
+        return GroupOutput(group, found, group.slicing.cut(entries, [found]), "new", entries, reason)
+    found = _Finder(graph, group, group.hidden_invars, graph.patterns).find()
     if found is not None:
         reason = "the last value by which the previous states of the group reach others, taken at the new states"
         jaxpr = group.slicing.cut(group.hidden_invars, [found])
-        return Axon(group, found, jaxpr, "previous", group.hidden_outvars, reason)
+        return GroupOutput(group, found, jaxpr, "previous", group.hidden_outvars, reason)
     reason = "no value leaves the group position by position, so its last state stands for it"
-    return Axon(group, entries[-1], group.slicing.cut(entries, entries[-1:]), "new", entries, reason)
-
-
-def axon_factor(lin: "Linearised", axon: Axon) -> Vector:
-    """The derivative of the axon by each state of its position, at each step's new states.
-
-    Args:
-        lin: The derivatives of a block of steps.
-        axon: The axon of one of its groups.
-
-    Returns:
-        An array `(K, *varshape)` for each slot.
-    """
-    count = len(axon.states)
-    return lin.over_steps(lambda values: axon.derivative(values[:count], values[count:]), axon.needed_vars)
-
-
-def axon_factor_before(lin: "Linearised", axon: Axon) -> Vector:
-    """As `axon_factor`, at the states from which each step starts; for an axon that is computed of previous states."""
-    places = [lin.plan.program.hidden_invars.index(var) for var in axon.group.hidden_invars]
-    hidden = [lin.steps.hidden[place] for place in places]
-    return lin.over_steps(lambda constants, *states: axon.derivative(states, constants), axon.jaxpr.constvars, *hidden)
-
-
-def axon_pull(lin: "Linearised", axon: Axon, signal: jax.Array) -> Vector:
-    """What a signal on the axon is worth to the group's new states.
-
-    Args:
-        lin: The derivatives of a block of steps.
-        axon: The axon of one of its groups.
-        signal: `(K, *varshape)`.
-
-    Returns:
-        `(da/ds)^T signal`, an array `(K, *varshape)` for each slot.
-    """
-    return scale(axon_factor(lin, axon), signal)
+    return GroupOutput(group, entries[-1], group.slicing.cut(entries, entries[-1:]), "new", entries, reason)
 
 
 class _Finder:
     """Looks for values of some states of a group that leave it."""
 
-    def __init__(self, plan: "Plan", group: HiddenGroup, states: tuple[Var, ...], patterns: Patterns) -> None:
-        self.plan, self.group, self.states, self.patterns = plan, group, states, patterns
-        self.old = states is group.hidden_invars
-        self.outputs = {out for out in plan.program.output_outvars if not isinstance(out, Literal)}
-        self.results = self.outputs | (set(plan.program.hidden_outvars) - set(group.hidden_outvars))
+    def __init__(self, graph: ETraceGraph, group: HiddenGroup, states: tuple[Var, ...], patterns: Patterns) -> None:
+        self.graph, self.group, self.states, self.patterns = graph, group, states, patterns
+        self.jaxpr, self.old = graph.values.data_jaxpr, states is group.hidden_invars
+        self.linear = {id(o.eqn) for o in graph.occurrences if o.kind is OccurrenceKind.LINEAR}
+        self.outputs = {out for out in graph.program.output_outvars if not isinstance(out, Literal)}
+        self.results = self.outputs | (set(graph.program.hidden_outvars) - set(group.hidden_outvars))
 
     def find(self) -> Var | None:
         """The last of the values that leave the group, those on the way to others left out."""
         far: list[Var] = []
         near: list[Var] = []
         users = self._users()
-        for var in [*self.group.hidden_invars, *(out for eqn in self.plan.jaxpr.eqns for out in eqn.outvars)]:
+        for var in [*self.group.hidden_invars, *(out for eqn in self.jaxpr.eqns for out in eqn.outvars)]:
             if not self._follows(var) or (self.old and self._is_fresh(var)):
                 continue
-            if any(id(eqn) in self.plan.linear and self._goes_on(eqn) for eqn in users.get(var, [])):
+            if any(id(eqn) in self.linear and self._goes_on(eqn) for eqn in users.get(var, [])):
                 far.append(var)
             elif var in self.outputs or any(self._leaves(eqn) for eqn in users.get(var, [])):
                 near.append(var)
@@ -178,7 +115,7 @@ class _Finder:
 
     def _users(self) -> dict[Atom, list[JaxprEqn]]:
         users: dict[Atom, list[JaxprEqn]] = {}
-        for eqn in self.plan.jaxpr.eqns:
+        for eqn in self.jaxpr.eqns:
             for atom in eqn.invars:
                 if not isinstance(atom, Literal):
                     users.setdefault(atom, []).append(eqn)
@@ -200,7 +137,7 @@ class _Finder:
 
     def _is_fresh(self, var: Var) -> bool:
         """Whether a value of previous states already contains what arrives in this step."""
-        own = [r.y_var for r in self.plan.graph.hidden_param_op_relations if self.group in r.hidden_groups]
+        own = [r.y_var for r in self.graph.hidden_param_op_relations if self.group in r.hidden_groups]
         return any(self.patterns.reaches_directly(y, var) for y in own)
 
     def _leaves(self, eqn: JaxprEqn) -> bool:
@@ -221,7 +158,7 @@ class _Finder:
             return True
         reached: set[Atom] = set(eqn.outvars)
         own = set(self.group.hidden_outvars)
-        for other in self.plan.jaxpr.eqns:
+        for other in self.jaxpr.eqns:
             if any(not isinstance(a, Literal) and a in reached for a in other.invars):
                 reached |= set(other.outvars) - own
         return bool(reached & self.results)
@@ -238,29 +175,29 @@ def _aligned(block: Block, position_of: np.ndarray | None) -> bool:
     return bool(np.array_equal(rows, columns if position_of is None else position_of[columns]))
 
 
-def _entries(plan: "Plan", group: HiddenGroup) -> tuple[Var, ...]:
+def _entries(graph: ETraceGraph, group: HiddenGroup) -> tuple[Var, ...]:
     """The new states of a group, packed ones by the values that they are put together of, where all can be told."""
     entries: list[Var] = []
     if any(slot.component is not None for slot in group.slots):
         return group.hidden_outvars
     for k, out in enumerate(group.hidden_outvars):
-        found = _packed_entries(plan, group, k) if group.is_packed(k) else [out]
+        found = _packed_entries(graph, group, k) if group.is_packed(k) else [out]
         if found is None:
             return group.hidden_outvars
         entries += found
     return tuple(entries) if len(entries) != len(group.hidden_outvars) else group.hidden_outvars
 
 
-def _packed_entries(plan: "Plan", group: HiddenGroup, state: int) -> list[Var] | None:
+def _packed_entries(graph: ETraceGraph, group: HiddenGroup, state: int) -> list[Var] | None:
     """For each slot of a packed state the first value that is put there unchanged."""
     out, (slot_of, position_of) = group.hidden_outvars[state], group.placed[state]
     values: set[Atom] = {out}
-    for eqn in reversed(plan.jaxpr.eqns):
+    for eqn in reversed(graph.values.data_jaxpr.eqns):
         if eqn.primitive.name in PACKING and values & set(eqn.outvars):
             values |= {atom for atom in eqn.invars if not isinstance(atom, Literal)}
-    made = [v for eqn in plan.jaxpr.eqns for v in eqn.outvars if v in values]
+    made = [v for eqn in graph.values.data_jaxpr.eqns for v in eqn.outvars if v in values]
     made = [v for v in made if tuple(v.aval.shape) == group.varshape and is_float(v.aval)]
-    patterns = analyse(plan.jaxpr, made, consts=plan.program.consts)
+    patterns = analyse(graph.values.data_jaxpr, made, consts=graph.program.consts)
     slots = [number for number, slot in enumerate(group.slots) if slot.state == state]
     entries: dict[int, Var] = {}
     for var in made:
