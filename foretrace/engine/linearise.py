@@ -13,13 +13,14 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._jax import Literal, Var, eval_jaxpr, is_float
-from foretrace.compiler.groups import UNROLLED, HiddenGroup
+from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import Occurrence
 from foretrace.engine.edges.base import operator_of
 from foretrace.engine.evaluate import Step, fixed_values, run_perturbed, zero_shifts
 from foretrace.engine.places import each_color
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector, identity, scale, subtract, total
+from foretrace.engine.transition import UNROLLED, jacobian_entries, unit_slots
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Linearised:
         hidden = [self.steps.hidden[place] for place in places]
 
         def jacobian(constants: Any, *values: Any) -> Matrix:
-            return group.jacobian_entries(values, constants)
+            return jacobian_entries(group, values, constants)
 
         return self.over_steps(jacobian, group.transition_jaxpr_constvars, *hidden)
 
@@ -109,7 +110,7 @@ class Linearised:
 
     def pull(self, link: Link, cotangents: Vector) -> jax.Array:
         """Cotangents of a group's new states, by slot, along direct paths to `y`."""
-        return self._pulled(link, lambda pullback, c: pullback(link.group.states_of(c)), cotangents)
+        return self._pulled(link, lambda pullback, c: pullback(link.group.cotangent_states(c)), cotangents)
 
     def push(self, link: Link, factors: Matrix) -> dict[int, jax.Array]:
         """`F`, multiplied from the left by factors at each step.
@@ -127,7 +128,7 @@ class Linearised:
 
         def together(pullback: Callable[..., Any], _: Any) -> jax.Array:
             # One pass mapped over the slots, so that the program does not grow with them.
-            units = link.group.units(link.slots, link.group.dtype)
+            units = unit_slots(link.group, link.slots)
             return jax.vmap(lambda row: _entered(link, pullback, row))(units)
 
         found = self._pulled(link, together, ())
@@ -170,7 +171,7 @@ class Linearised:
         bypass: list[Vector | None] = []
         for group in plan.graph.hidden_groups:
             asked = [lam[k] for k in _places(plan, group)]
-            partial.append(group.slots_of(self._uncoupled(group, asked) if group.coupled else asked))
+            partial.append(group.cotangent_slots(self._uncoupled(group, asked) if group.coupled else asked))
             bypass.append(self._bypass(group, cotangents) if group.index in plan.bypassed else None)
         return Signals(partial, bypass, y, weights)
 
@@ -218,7 +219,7 @@ class Linearised:
             return jax.vmap(one)(self.steps, previous)
 
         (outputs, _), pullback = jax.vjp(run, [self.steps.hidden[k] for k in places])
-        return group.slots_of(pullback(fitting(outputs, cotangents))[0])
+        return group.cotangent_slots(pullback(fitting(outputs, cotangents))[0])
 
     def operator_gradient(self, occurrence: Occurrence, weight_index: int, cotangents: jax.Array) -> jax.Array:
         """The gradient of one weight of a linear operator by cotangents `(K, *y_shape)`, summed over the steps."""
@@ -242,7 +243,7 @@ def _entered(link: Link, pullback: Callable[..., Any], row: Sequence[jax.Array |
     whole = [jnp.zeros_like(known) if entry is None else entry for entry in row]
 
     def of(mask: jax.Array) -> jax.Array:
-        return pullback(link.group.states_of(scale(whole, mask)))
+        return pullback(link.group.cotangent_states(scale(whole, mask)))
 
     return link.places.enter(each_color(of, link.places.reach.colors, link.group.varshape, known.dtype))
 

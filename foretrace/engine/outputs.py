@@ -77,12 +77,12 @@ def _derivative(output: GroupOutput, states: Sequence[Any], constants: Sequence[
     value, pullback = jax.vjp(lambda *given: eval_jaxpr(output.jaxpr, constants, *given)[0], *states)
     one = jnp.ones(group.varshape, group.dtype)
     if output.is_whole_state:
-        last = group.states_of([jnp.zeros_like(one)] * (group.num_state - 1) + [one])[-1]
+        last = group.cotangent_states([jnp.zeros_like(one)] * (group.num_state - 1) + [one])[-1]
         found = pullback(last.astype(value.dtype))
     else:
         found = pullback(one.reshape(value.shape).astype(value.dtype))
     if output.states == group.hidden_outvars:
-        return group.slots_of(found)
+        return group.cotangent_slots(found)
     dtype = jnp.result_type(*found)
     return [part.astype(dtype) for part in found]
 
@@ -91,5 +91,5 @@ def _at_positions(output: GroupOutput, cotangents: jax.Array) -> jax.Array:
     """Cotangents of the output's shape, behind further axes, by position: `(..., *varshape)`."""
     rank, last = output.var.aval.ndim, output.group.slots[-1].part
     taken = last.take(cotangents, rank) if last is not None and output.is_whole_state else cotangents
-    taken = -jnp.imag(taken) if jnp.iscomplexobj(taken) else taken  # a cotangent, as in `HiddenGroup.slots_of`
+    taken = -jnp.imag(taken) if jnp.iscomplexobj(taken) else taken  # a cotangent, as in `HiddenGroup.cotangent_slots`
     return taken.reshape(*cotangents.shape[: cotangents.ndim - rank], *output.group.varshape)

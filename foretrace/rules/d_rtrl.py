@@ -99,7 +99,9 @@ class D_RTRL(Rule):
         gradients = plan.zero_gradients()
         for link, e in zip(plan.links, trace.e, strict=True):
             places = [plan.program.hidden_invars.index(var) for var in link.group.hidden_invars]
-            add_at(gradients, link.weight_index, contract(link, e, link.group.slots_of([signal[k] for k in places])))
+            add_at(
+                gradients, link.weight_index, contract(link, e, link.group.cotangent_slots([signal[k] for k in places]))
+            )
         return plan.pull_back(params, gradients)
 
 

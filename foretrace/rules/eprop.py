@@ -235,7 +235,7 @@ def _fed(lin: Linearised, group: HiddenGroup, cotangents: Cotangents, matrix: ja
     floating = [c for c, leaf in zip(cotangents.outputs, program.outputs, strict=True) if is_float(leaf.aval)]
     signal = _to_units(group, _batch(lin.plan, group), floating, matrix)
     places = [program.hidden_outvars.index(var) for var in group.hidden_outvars]
-    by_states = group.slots_of([cotangents.hidden[place] for place in places])
+    by_states = group.cotangent_slots([cotangents.hidden[place] for place in places])
     return GroupSignal(group, signal, _reads_past(lin.plan, group), by_states, None)
 
 

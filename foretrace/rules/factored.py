@@ -243,7 +243,8 @@ def signals_of(plan: Plan, signal: Sequence[jax.Array]) -> list[Vector]:
     """One signal for each group, from one array for each state."""
     invars = plan.program.hidden_invars
     return [
-        group.slots_of([signal[invars.index(var)] for var in group.hidden_invars]) for group in plan.graph.hidden_groups
+        group.cotangent_slots([signal[invars.index(var)] for var in group.hidden_invars])
+        for group in plan.graph.hidden_groups
     ]
 
 

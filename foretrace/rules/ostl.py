@@ -185,7 +185,7 @@ def _diagonal(lin: Linearised, group: HiddenGroup, colors: np.ndarray) -> Matrix
     def add_color(total: list[Vector], color: jax.Array) -> tuple[list[Vector], None]:
         mask = (jnp.asarray(colors) == color).astype(zero.dtype).reshape(group.varshape)
         rows = [
-            group.slots_of(pullback([zero + mask if i == k else zero for k in range(group.num_state)])[0])
+            group.cotangent_slots(pullback([zero + mask if i == k else zero for k in range(group.num_state)])[0])
             for i in range(group.num_state)
         ]
         return [add(row, scale(more, mask)) for row, more in zip(total, rows, strict=True)], None
