@@ -97,9 +97,9 @@ def _not_linear(
     found = [(call, counts) for call in _nonlinear_on_the_way(program, values, patterns)]
     for relation in (relation for parameter in parameters for relation in parameter.relations):
         makes = (
-            f"`{path_name(relation.path)}` passes through it on the way to its operator: what each step asks is passed "
+            f"`{path_name(relation.path)}` passes through it on the way to its operator: the cotangent of each step "
         )
-        makes += "on by itself, where BPTT adds what later steps ask before."
+        makes += "passes by itself, where BPTT adds those of later steps first."
         found += [(call, makes) for call in nonlinear_makers(relation, values)]
     return list({record.message: record for record in (_nonlinear(call, text) for call, text in found)}.values())
 

@@ -38,7 +38,7 @@ class Cotangents:
 
 @dataclass(frozen=True)
 class Signals:
-    """What the losses of a block ask of its steps.
+    """The derivatives of the losses of a block, where its steps meet traces and weights.
 
     Attributes:
         partial: For each group `l`: losses by its new states, each a variable of its own, by slot.
@@ -164,30 +164,30 @@ class Linearised:
         return self.over_steps(at, [*link.y_jaxpr.constvars, link.y_var], stacked)
 
     def signals(self, cotangents: Cotangents) -> Signals:
-        """What the losses ask, given their derivatives by outputs and new states."""
+        """The derivatives of the losses, given those by outputs and new states."""
         plan = self.plan
         lam, y, weights = self._in_step(cotangents)
         partial: list[Vector] = []
         bypass: list[Vector | None] = []
         for group in plan.graph.hidden_groups:
-            asked = [lam[k] for k in _places(plan, group)]
-            partial.append(group.cotangent_slots(self._uncoupled(group, asked) if group.coupled else asked))
+            own = [lam[k] for k in _places(plan, group)]
+            partial.append(group.cotangent_slots(self._uncoupled(group, own) if group.coupled else own))
             bypass.append(self._bypass(group, cotangents) if group.index in plan.bypassed else None)
         return Signals(partial, bypass, y, weights)
 
-    def _uncoupled(self, group: HiddenGroup, asked: Sequence[jax.Array]) -> list[jax.Array]:
+    def _uncoupled(self, group: HiddenGroup, lam: Sequence[jax.Array]) -> list[jax.Array]:
         """`l = lam - K^T lam`: without what a new state does by direct paths through others of its group, which their
         own traces tell. What it does through mixing no trace tells, and it stays."""
         jaxpr, targets = group.coupling
         states = group.hidden_outvars
 
-        def at(values: Sequence[Any], *asked: jax.Array) -> list[jax.Array]:
+        def at(values: Sequence[Any], *lam: jax.Array) -> list[jax.Array]:
             constants = values[len(states) :]
             new, pullback = jax.vjp(lambda *own: eval_jaxpr(jaxpr, constants, *own), *values[: len(states)])
-            through = pullback([asked[k].astype(value.dtype) for k, value in zip(targets, new, strict=True)])
-            return subtract(asked, through)
+            through = pullback([lam[k].astype(value.dtype) for k, value in zip(targets, new, strict=True)])
+            return subtract(lam, through)
 
-        return self.over_steps(at, [*states, *jaxpr.constvars], *asked)
+        return self.over_steps(at, [*states, *jaxpr.constvars], *lam)
 
     def _in_step(self, cotangents: Cotangents) -> tuple[list[Any], list[Any], list[Any]]:
         plan = self.plan

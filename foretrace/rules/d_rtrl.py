@@ -132,7 +132,7 @@ def contracted(
     Args:
         lin: The derivatives of the block's steps.
         transitions: What carries the traces of each group.
-        signals: What the losses ask, for all that acts otherwise than directly through the states of a group.
+        signals: The derivatives of the losses, for all that acts otherwise than directly through the states of a group.
         partial: For each group, what multiplies the trace after each step.
         bypass: For each group, what multiplies the trace before each step; None for zero.
         trace: The traces before the block.
@@ -141,13 +141,13 @@ def contracted(
         One gradient for each weight.
     """
     plan = lin.plan
-    asked = [
+    credits = [
         credit(group, transitions[group.index], partial[group.index], bypass[group.index])
         for group in plan.graph.hidden_groups
     ]
     history: list[Any] = [None] * len(plan.links)
     for link, e in zip(plan.links, trace, strict=True):
-        later, start = asked[link.group.index]
+        later, start = credits[link.group.index]
         own, exact = partial[link.group.index], signals.partial[link.group.index]
         history[link.index] = lin.pull(link, later if own is exact else add(later, subtract(own, exact)))
         add_at(signals.weights, link.weight_index, contract(link, e, start))

@@ -95,7 +95,7 @@ class SnAp(Rule):
         self, plan: Plan, params: Sequence[Any], block: Block, trace: Entries
     ) -> tuple[list[jax.Array] | None, Entries]:
         weights = weights_of(plan, params)
-        asked, layout, tables = in_step(plan, weights, block), _layout(plan, self.n), trace.tables
+        cotangents, layout, tables = in_step(plan, weights, block), _layout(plan, self.n), trace.tables
 
         def one(carry: tuple[list[jax.Array], Any], item: tuple[Any, Any]) -> tuple[Any, None]:
             values, total = carry
@@ -111,9 +111,9 @@ class SnAp(Rule):
             ), None
 
         start = (trace.values, jnp.zeros(_param_count(plan), _dtype(plan)))
-        (values, total), _ = jax.lax.scan(one, start, (block.steps, None if asked is None else asked[1]))
+        (values, total), _ = jax.lax.scan(one, start, (block.steps, None if cotangents is None else cotangents[1]))
         after = Entries(values, tables)
-        return None if asked is None else added(weights.pull_back(asked[0]), _gradients(plan, total)), after
+        return None if cotangents is None else added(weights.pull_back(cotangents[0]), _gradients(plan, total)), after
 
     def credit(self, plan: Plan, params: Sequence[Any], trace: Entries, signal: Sequence[jax.Array]) -> list[jax.Array]:
         return _gradients(plan, _contract(plan, trace.tables, trace.values, join(signal)))
