@@ -9,9 +9,9 @@ from foretrace._jax import Atom, JaxprEqn, Literal, source_line
 from foretrace.compiler.backward import call_name, nonlinear_calls
 from foretrace.compiler.history import Detour, Parameter, detour, nonlinear_makers, uncredited_states
 from foretrace.compiler.occurrences import Occurrence, OccurrenceKind
+from foretrace.compiler.pattern_rules.indexing import MOST_CHOICES
 from foretrace.compiler.patterns import Patterns
 from foretrace.compiler.relations import HiddenParamOpRelation
-from foretrace.compiler.rules.indexing import MOST_CHOICES
 from foretrace.compiler.values import Made, Values
 from foretrace.ops import ETPPrimitive, untraced_p
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path

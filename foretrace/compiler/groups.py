@@ -18,8 +18,8 @@ import numpy as np
 
 from foretrace._jax import Jaxpr, Var, eval_jaxpr, is_complex
 from foretrace.compiler import sparse
-from foretrace.compiler.blocks import Block
 from foretrace.compiler.parts import LARGEST_PACK, Layout, take_apart
+from foretrace.compiler.pattern import Pattern
 from foretrace.compiler.patterns import Patterns
 from foretrace.compiler.positions import (
     Component,
@@ -31,7 +31,7 @@ from foretrace.compiler.positions import (
     is_packed,
     joined,
     placed,
-    slot_blocks,
+    slot_patterns,
 )
 from foretrace.compiler.slicing import DirectSlicer
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
@@ -282,8 +282,8 @@ class _Finder:
     def _mixes_last_axis(self, k: int, shape: tuple[int, ...]) -> bool:
         if not shape or not 1 < shape[-1] <= LARGEST_PACK:
             return False
-        block = self.patterns.of(self.program.hidden_outvars[k], self.program.hidden_invars[k])
-        return not block.is_identity and is_packed(block, shape[-1]) and _joins(block)
+        pattern = self.patterns.of(self.program.hidden_outvars[k], self.program.hidden_invars[k])
+        return not pattern.is_identity and is_packed(pattern, shape[-1]) and _joins(pattern)
 
     def _shape(self, k: int) -> tuple[int, ...]:
         shape = self.program.hidden[k].aval.shape
@@ -305,19 +305,19 @@ class _Finder:
         return Layout(layout.shape, tuple(slots))
 
     def _found(self, members: list[int], layout: Layout) -> Found:
-        blocks = self._described(members)[1][0]
+        patterns = self._described(members)[1][0]
         layout = self._with_components(members, layout)
-        return members, layout, find_transition(slot_blocks(blocks, layout.slots, math.prod(layout.shape)))
+        return members, layout, find_transition(slot_patterns(patterns, layout.slots, math.prod(layout.shape)))
 
-    def _described(self, members: Sequence[int]) -> tuple[list[tuple[int, ...]], list[list[list[Block]]]]:
+    def _described(self, members: Sequence[int]) -> tuple[list[tuple[int, ...]], list[list[list[Pattern]]]]:
         """The shapes of some states, and the patterns of new ones by previous ones and by new ones."""
         invars, outvars = self.variables(members)
         shapes = [self.program.hidden[k].aval.shape for k in members]
         return shapes, [[[self.patterns.of(new, old) for old in side] for new in outvars] for side in (invars, outvars)]
 
 
-def _joins(block: Block) -> bool:
-    return any(sparse.largest_count(numbers) > 1 for numbers in block.pairs())
+def _joins(pattern: Pattern) -> bool:
+    return any(sparse.largest_count(numbers) > 1 for numbers in pattern.pairs())
 
 
 def _packed(leaf: Leaf, layout: Layout, state: int) -> CompilationRecord:

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_complex, is_float
-from foretrace.compiler.blocks import Block
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import OccurrenceKind
+from foretrace.compiler.pattern import Pattern
 from foretrace.compiler.patterns import Patterns, analyse
 
 # Equations that put the values of a packed state together without changing them.
@@ -126,8 +126,8 @@ class _Finder:
         if tuple(var.aval.shape) != self.group.varshape or not is_float(var.aval) or is_complex(var.aval):
             return False
         found = [self.patterns.of(var, state) for state in self.states]
-        return not all(block.is_empty for block in found) and all(
-            _aligned(block, self._positions(k)) for k, block in enumerate(found)
+        return not all(pattern.is_empty for pattern in found) and all(
+            _aligned(pattern, self._positions(k)) for k, pattern in enumerate(found)
         )
 
     def _positions(self, k: int) -> np.ndarray | None:
@@ -168,10 +168,10 @@ class _Finder:
         return bool(self.group.slicing.cut([var], [other]).eqns)
 
 
-def _aligned(block: Block, position_of: np.ndarray | None) -> bool:
-    if block.is_empty or block.is_identity:
+def _aligned(pattern: Pattern, position_of: np.ndarray | None) -> bool:
+    if pattern.is_empty or pattern.is_identity:
         return True
-    rows, columns = block.pairs()
+    rows, columns = pattern.pairs()
     return bool(np.array_equal(rows, columns if position_of is None else position_of[columns]))
 
 

@@ -255,7 +255,7 @@ def _slots(graph: ETraceGraph, y_var: Var, group: HiddenGroup) -> tuple[int, ...
         elif graph.patterns.reaches_directly(y_var, out):
             found |= {i for i, slot in enumerate(group.slots) if slot.state == k}
     while True:
-        more = {i for i, row in enumerate(group.positions.blocks) for j in found if not row[j].is_empty} | found
+        more = {i for i, row in enumerate(group.positions.patterns) for j in found if not row[j].is_empty} | found
         if more == found:
             return tuple(sorted(found))
         found = more

@@ -55,8 +55,8 @@ def jacobian_entries(group: HiddenGroup, hidden_vals: Sequence[Any], input_vals:
     else:
         columns = list(zip(*(_row(group, pullback, slot) for slot in range(group.num_state)), strict=True))
     return [
-        [None if block.is_empty else column[slot] for column, block in zip(columns, blocks, strict=True)]
-        for slot, blocks in enumerate(group.positions.blocks)
+        [None if pattern.is_empty else column[slot] for column, pattern in zip(columns, row, strict=True)]
+        for slot, row in enumerate(group.positions.patterns)
     ]
 
 

@@ -165,7 +165,7 @@ def _through(eqn: JaxprEqn, out: Var, operand: int, local: Local, own: Interval)
         return own.map(lambda values: np.broadcast_to(values, out.aval.shape))
     if local.mixing:
         return mixing_rules.get(eqn.primitive.name, _anything)(eqn, out, operand, own)
-    rows, columns = local.block.pairs()
+    rows, columns = local.pattern.pairs()
     least, greatest = (array.reshape(-1) for array in _nothing(out.aval.shape))
     np.minimum.at(least, rows, own.least.reshape(-1)[columns])
     np.maximum.at(greatest, rows, own.greatest.reshape(-1)[columns])

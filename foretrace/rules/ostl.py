@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from foretrace.compiler import sparse
-from foretrace.compiler.blocks import Block as Pattern
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.groups import HiddenGroup
+from foretrace.compiler.pattern import Pattern
 from foretrace.compiler.patterns import analyse
-from foretrace.compiler.positions import TransitionKind, slot_blocks
+from foretrace.compiler.positions import TransitionKind, slot_patterns
 from foretrace.engine.evaluate import Step, run_forward
 from foretrace.engine.linearise import Linearised
 from foretrace.engine.plan import Link, Plan
@@ -110,9 +110,9 @@ def _whole(graph: ETraceGraph) -> _Whole:
     groups: list[HiddenGroup] = []
     colors: list[np.ndarray | None] = []
     for group in graph.hidden_groups:
-        blocks = None if group.positions.kind is TransitionKind.RELABELLED else _patterns(graph, group)
-        colors.append(None if blocks is None else _colour(blocks))
-        groups.append(group if blocks is None else _at_own_positions(group, blocks))
+        patterns = None if group.positions.kind is TransitionKind.RELABELLED else _patterns(graph, group)
+        colors.append(None if patterns is None else _colour(patterns))
+        groups.append(group if patterns is None else _at_own_positions(group, patterns))
     return _Whole(groups, colors)
 
 
@@ -127,12 +127,12 @@ def _patterns(graph: ETraceGraph, group: HiddenGroup) -> list[list[Pattern]]:
     """Which positions of each new slot depend on which of each old one, by any path through the step."""
     found = analyse(graph.values.data_jaxpr, group.hidden_invars, cut=False, consts=graph.program.consts)
     states = [[found.of(new, old) for old in group.hidden_invars] for new in group.hidden_outvars]
-    return slot_blocks(states, group.slots, group.positions.size)
+    return slot_patterns(states, group.slots, group.positions.size)
 
 
-def _colour(blocks: Sequence[Sequence[Pattern]]) -> np.ndarray:
+def _colour(patterns: Sequence[Sequence[Pattern]]) -> np.ndarray:
     """Colours positions so that none of a colour acts on another within a step."""
-    matrix = functools.reduce(sparse.union, [block.matrix for row in blocks for block in row])
+    matrix = functools.reduce(sparse.union, [pattern.matrix for row in patterns for pattern in row])
     rivals = sparse.union(matrix, sparse.transpose(matrix))
     colors = np.full(matrix.shape[0], -1, dtype=np.int64)
     for position in range(matrix.shape[0]):
@@ -142,21 +142,21 @@ def _colour(blocks: Sequence[Sequence[Pattern]]) -> np.ndarray:
     return colors
 
 
-def _at_own_positions(group: HiddenGroup, blocks: Sequence[Sequence[Pattern]]) -> HiddenGroup:
+def _at_own_positions(group: HiddenGroup, patterns: Sequence[Sequence[Pattern]]) -> HiddenGroup:
     """The group as it passes from step to step when the whole diagonal carries it."""
-    kept = tuple(tuple(_on_diagonal(block) for block in row) for row in blocks)
-    return dataclasses.replace(group, positions=dataclasses.replace(group.positions, blocks=kept))
+    kept = tuple(tuple(_on_diagonal(pattern) for pattern in row) for row in patterns)
+    return dataclasses.replace(group, positions=dataclasses.replace(group.positions, patterns=kept))
 
 
-def _on_diagonal(block: Pattern) -> Pattern:
-    rows, columns = block.pairs()
+def _on_diagonal(pattern: Pattern) -> Pattern:
+    rows, columns = pattern.pairs()
     own = rows[rows == columns]
-    return Pattern((block.shape[0],), (block.shape[1],), matrix=sparse.from_pairs(own, own, block.shape))
+    return Pattern((pattern.shape[0],), (pattern.shape[1],), matrix=sparse.from_pairs(own, own, pattern.shape))
 
 
 def _widened_link(link: Link, group: HiddenGroup) -> Link:
     slots = set(link.slots)
-    while more := {i for i, row in enumerate(group.positions.blocks) for j in slots if not row[j].is_empty} - slots:
+    while more := {i for i, row in enumerate(group.positions.patterns) for j in slots if not row[j].is_empty} - slots:
         slots |= more
     places = dataclasses.replace(link.places, group=group)
     return dataclasses.replace(link, group=group, places=places, slots=tuple(sorted(slots)))

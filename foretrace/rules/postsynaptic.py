@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._jax import Atom, Literal
-from foretrace.compiler import blocks
 from foretrace.compiler.groups import HiddenGroup
+from foretrace.compiler.pattern import empty, identity
 from foretrace.compiler.positions import Slot, Transition, TransitionKind
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.outputs import loss_by_output, output_factor, output_factor_before
@@ -50,7 +50,7 @@ def _feeds_others(plan: Plan, group: HiddenGroup) -> bool:
 
 def _with_slot(group: HiddenGroup, feeds_others: bool) -> HiddenGroup:
     """The group as the leak carries it: every value stays where it is, whatever the model's own transition does."""
-    own, none = blocks.identity((group.positions.size,)), blocks.empty((group.positions.size,), (group.positions.size,))
+    own, none = identity((group.positions.size,)), empty((group.positions.size,), (group.positions.size,))
     count = group.num_state
     rows = [[own if i == j else none for j in range(count + feeds_others)] for i in range(count)]
     rows += [[own] * (count + 1)] if feeds_others else []
