@@ -5,7 +5,7 @@ The records follow from the analysis and change nothing in it. Their kinds are f
 
 from collections.abc import Iterator, Sequence
 
-from foretrace._jax import Atom, JaxprEqn, Literal, source_line
+from foretrace._jax import JaxprEqn, source_line
 from foretrace.compiler.backward import call_name, nonlinear_calls
 from foretrace.compiler.history import Detour, Parameter, detour, nonlinear_makers, uncredited_states
 from foretrace.compiler.occurrences import Occurrence, OccurrenceKind
@@ -16,6 +16,7 @@ from foretrace.compiler.values import Made, Values
 from foretrace.ops import ETPPrimitive, untraced_p
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
 from foretrace.program.records import StepProgram, path_name
+from foretrace.program.walks import needed_eqns
 
 
 def find_records(
@@ -105,11 +106,7 @@ def _not_linear(
 
 
 def _nonlinear_on_the_way(program: StepProgram, values: Values, patterns: Patterns) -> Iterator[JaxprEqn]:
-    needed: set[Atom] = set(program.hidden_outvars)
-    for eqn in reversed(values.data_jaxpr.eqns):
-        if needed.isdisjoint(eqn.outvars):
-            continue
-        needed |= {atom for atom in eqn.invars if not isinstance(atom, Literal)}
+    for eqn in reversed(needed_eqns(values.data_jaxpr.eqns, program.hidden_outvars)):
         for call, operands in nonlinear_calls(eqn):
             if any(patterns.is_reached(eqn.invars[i]) for i in operands):
                 yield call

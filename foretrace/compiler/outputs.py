@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_complex, is_float
+from foretrace._jax import Jaxpr, JaxprEqn, Var, is_complex, is_float
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import OccurrenceKind
 from foretrace.compiler.pattern import Pattern
 from foretrace.compiler.patterns import Patterns, analyse
+from foretrace.program.walks import needed_eqns, reached, users, variables
 
 # Equations that put the values of a packed state together without changing them.
 PACKING = frozenset(
@@ -94,32 +95,24 @@ class _Finder:
         self.graph, self.group, self.states, self.patterns = graph, group, states, patterns
         self.jaxpr, self.old = graph.values.data_jaxpr, states is group.hidden_invars
         self.linear = {id(o.eqn) for o in graph.occurrences if o.kind is OccurrenceKind.LINEAR}
-        self.outputs = {out for out in graph.program.output_outvars if not isinstance(out, Literal)}
+        self.outputs = variables(graph.program.output_outvars)
         self.results = self.outputs | (set(graph.program.hidden_outvars) - set(group.hidden_outvars))
 
     def find(self) -> Var | None:
         """The last of the values that leave the group, those on the way to others left out."""
         far: list[Var] = []
         near: list[Var] = []
-        users = self._users()
+        used_by = users(self.jaxpr.eqns)
         for var in [*self.group.hidden_invars, *(out for eqn in self.jaxpr.eqns for out in eqn.outvars)]:
             if not self._follows(var) or (self.old and self._is_fresh(var)):
                 continue
-            if any(id(eqn) in self.linear and self._goes_on(eqn) for eqn in users.get(var, [])):
+            if any(id(eqn) in self.linear and self._goes_on(eqn) for eqn in used_by.get(var, [])):
                 far.append(var)
-            elif var in self.outputs or any(self._leaves(eqn) for eqn in users.get(var, [])):
+            elif var in self.outputs or any(self._leaves(eqn) for eqn in used_by.get(var, [])):
                 near.append(var)
         found = far or near
         ends = [var for var in found if not any(self._leads(var, other) for other in found if other is not var)]
         return ends[-1] if ends else None
-
-    def _users(self) -> dict[Atom, list[JaxprEqn]]:
-        users: dict[Atom, list[JaxprEqn]] = {}
-        for eqn in self.jaxpr.eqns:
-            for atom in eqn.invars:
-                if not isinstance(atom, Literal):
-                    users.setdefault(atom, []).append(eqn)
-        return users
 
     def _follows(self, var: Var) -> bool:
         """Whether a value is a function of the states, position by position."""
@@ -154,14 +147,7 @@ class _Finder:
 
     def _goes_on(self, eqn: JaxprEqn) -> bool:
         """Whether the result of an equation acts on anything but the group itself."""
-        if self.old:
-            return True
-        reached: set[Atom] = set(eqn.outvars)
-        own = set(self.group.hidden_outvars)
-        for other in self.jaxpr.eqns:
-            if any(not isinstance(a, Literal) and a in reached for a in other.invars):
-                reached |= set(other.outvars) - own
-        return bool(reached & self.results)
+        return self.old or bool(self.results & reached(self.jaxpr.eqns, eqn.outvars, self.group.hidden_outvars))
 
     def _leads(self, var: Var, other: Var) -> bool:
         """Whether a value is on a direct way to another."""
@@ -191,13 +177,12 @@ def _entries(graph: ETraceGraph, group: HiddenGroup) -> tuple[Var, ...]:
 def _packed_entries(graph: ETraceGraph, group: HiddenGroup, state: int) -> list[Var] | None:
     """For each slot of a packed state the first value that is put there unchanged."""
     out, (slot_of, position_of) = group.hidden_outvars[state], group.placed[state]
-    values: set[Atom] = {out}
-    for eqn in reversed(graph.values.data_jaxpr.eqns):
-        if eqn.primitive.name in PACKING and values & set(eqn.outvars):
-            values |= {atom for atom in eqn.invars if not isinstance(atom, Literal)}
-    made = [v for eqn in graph.values.data_jaxpr.eqns for v in eqn.outvars if v in values]
+    jaxpr = graph.values.data_jaxpr
+    packing = needed_eqns([eqn for eqn in jaxpr.eqns if eqn.primitive.name in PACKING], [out])
+    values = {out} | variables(atom for eqn in packing for atom in eqn.invars)
+    made = [v for eqn in jaxpr.eqns for v in eqn.outvars if v in values]
     made = [v for v in made if tuple(v.aval.shape) == group.varshape and is_float(v.aval)]
-    patterns = analyse(graph.values.data_jaxpr, made, consts=graph.program.consts)
+    patterns = analyse(jaxpr, made, consts=graph.program.consts)
     slots = [number for number, slot in enumerate(group.slots) if slot.state == state]
     entries: dict[int, Var] = {}
     for var in made:

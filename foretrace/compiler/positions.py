@@ -138,7 +138,7 @@ class Transition:
         """The colour of each position. Positions of one colour may share a cotangent of ones without their
         derivatives adding up at a source; there is one colour, unless the group is collapsed."""
         collapsed = self.kind is TransitionKind.COLLAPSED
-        return _colour(self.patterns) if collapsed else np.zeros(self.size, np.int64)
+        return colour_positions(self.patterns) if collapsed else np.zeros(self.size, np.int64)
 
     @property
     def num_colors(self) -> int:
@@ -204,18 +204,12 @@ def is_packed(pattern: Pattern, width: int) -> bool:
     return bool(np.any(rows != columns)) and bool(np.all(rows // width == columns // width))
 
 
-def _colour(patterns: Sequence[Sequence[Pattern]]) -> np.ndarray:
+def colour_positions(patterns: Sequence[Sequence[Pattern]]) -> np.ndarray:
     """Colours positions so that a source's own position never shares a colour with another of its targets."""
-    positions = patterns[0][0].shape[0]
-    rivals: list[set[int]] = [set() for _ in range(positions)]
-    for row in patterns:
-        for pattern in row:
-            targets, sources = pattern.pairs()
-            for target, source in zip(targets[targets != sources], sources[targets != sources], strict=True):
-                rivals[target].add(int(source))
-                rivals[source].add(int(target))
-    colors = np.full(positions, -1, dtype=np.int64)
-    for position in range(positions):
-        taken = {int(colors[rival]) for rival in rivals[position]}
-        colors[position] = next(color for color in range(positions + 1) if color not in taken)
+    matrix = functools.reduce(sparse.union, [pattern.matrix for row in patterns for pattern in row])
+    rivals = sparse.union(matrix, sparse.transpose(matrix))
+    colors = np.full(matrix.shape[0], -1, dtype=np.int64)
+    for position in range(matrix.shape[0]):
+        taken = colors[rivals.indices[rivals.indptr[position] : rivals.indptr[position + 1]]]
+        colors[position] = np.setdiff1d(np.arange(len(taken) + 1), taken)[0]
     return colors

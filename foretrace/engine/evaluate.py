@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._jax import JaxprEqn, Literal, Var, bind_eqn
+from foretrace.compiler.groups import HiddenGroup
 from foretrace.engine.plan import Plan
 
 
@@ -97,6 +98,13 @@ def run_perturbed(
     hidden = [env[var] for var in plan.program.hidden_outvars]
     outputs = [_read(env, atom) for atom in plan.program.output_outvars]
     return (outputs, hidden), [jax.lax.stop_gradient(env[var]) for var in plan.needed_vars]
+
+
+def from_states(plan: Plan, step: Step, group: HiddenGroup, values: Sequence[Any]) -> Step:
+    """A step from other values of one group's states, without what was saved: that does not depend on them."""
+    new = dict(zip(group.hidden_invars, values, strict=True))
+    hidden = [new.get(var, old) for var, old in zip(plan.program.hidden_invars, step.hidden, strict=True)]
+    return Step(hidden, step.other, step.inputs, [])
 
 
 def fixed_values(plan: Plan, weights: Sequence[Any]) -> dict[Var, Any]:

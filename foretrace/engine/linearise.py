@@ -16,7 +16,7 @@ from foretrace._jax import Literal, Var, eval_jaxpr, is_float
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import Occurrence
 from foretrace.engine.edges.base import operator_of
-from foretrace.engine.evaluate import Step, fixed_values, run_perturbed, zero_shifts
+from foretrace.engine.evaluate import Step, fixed_values, from_states, run_perturbed, zero_shifts
 from foretrace.engine.places import each_color
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector, identity, scale, subtract, total
@@ -90,12 +90,11 @@ class Linearised:
 
     def transition(self, group: HiddenGroup) -> Matrix:
         """`D` of a group, an array `(K, *varshape)` for each entry."""
-        places = [self.plan.program.hidden_invars.index(var) for var in group.hidden_invars]
-        hidden = [self.steps.hidden[place] for place in places]
 
         def jacobian(constants: Any, *values: Any) -> Matrix:
             return jacobian_entries(group, values, constants)
 
+        hidden = self.plan.of_group(group, self.steps.hidden)
         return self.over_steps(jacobian, group.transition_jaxpr_constvars, *hidden)
 
     def identity(self, group: HiddenGroup) -> Matrix:
@@ -170,7 +169,7 @@ class Linearised:
         partial: list[Vector] = []
         bypass: list[Vector | None] = []
         for group in plan.graph.hidden_groups:
-            own = [lam[k] for k in _places(plan, group)]
+            own = plan.of_group(group, lam)
             partial.append(group.cotangent_slots(self._uncoupled(group, own) if group.coupled else own))
             bypass.append(self._bypass(group, cotangents) if group.index in plan.bypassed else None)
         return Signals(partial, bypass, y, weights)
@@ -207,18 +206,17 @@ class Linearised:
         return lam, y, weights
 
     def _bypass(self, group: HiddenGroup, cotangents: Cotangents) -> Vector:
-        plan, places = self.plan, _places(self.plan, group)
+        plan = self.plan
         shifts = zero_shifts(plan.saved_vars), zero_shifts(plan.program.hidden_outvars)
 
         def run(previous: Any) -> Any:
             def one(step: Step, old: Any) -> Any:
-                # What was saved does not know that it depends on the past.
-                step = Step(_replaced(step.hidden, places, old), step.other, step.inputs, [])
+                step = from_states(plan, step, group, old)
                 return run_perturbed(plan, self.weights, step, *shifts, held=group.hidden_outvars)[0]
 
             return jax.vmap(one)(self.steps, previous)
 
-        (outputs, _), pullback = jax.vjp(run, [self.steps.hidden[k] for k in places])
+        (outputs, _), pullback = jax.vjp(run, plan.of_group(group, self.steps.hidden))
         return group.cotangent_slots(pullback(fitting(outputs, cotangents))[0])
 
     def operator_gradient(self, occurrence: Occurrence, weight_index: int, cotangents: jax.Array) -> jax.Array:
@@ -266,17 +264,6 @@ def _spread_out(
 
     found = each_color(of, link.places.reach.source_colors, y.shape, y.dtype)
     return [link.places.enter(link.places.taken(found[:, number])) for number in range(len(rows))]
-
-
-def _places(plan: Plan, group: HiddenGroup) -> list[int]:
-    return [plan.program.hidden_outvars.index(var) for var in group.hidden_outvars]
-
-
-def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
-    result = list(values)
-    for place, value in zip(places, new, strict=True):
-        result[place] = value
-    return result
 
 
 def fitting(outputs: Sequence[Any], cotangents: Cotangents) -> tuple[list[Any], list[Any]]:

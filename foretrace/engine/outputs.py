@@ -29,8 +29,7 @@ def output_factor(lin: Linearised, output: GroupOutput) -> Vector:
 
 def output_factor_before(lin: Linearised, output: GroupOutput) -> Vector:
     """As `output_factor`, at the states from which each step starts; for an output computed of previous states."""
-    places = [lin.plan.program.hidden_invars.index(var) for var in output.group.hidden_invars]
-    hidden = [lin.steps.hidden[place] for place in places]
+    hidden = lin.plan.of_group(output.group, lin.steps.hidden)
     return lin.over_steps(lambda consts, *states: _derivative(output, states, consts), output.jaxpr.constvars, *hidden)
 
 

@@ -98,10 +98,8 @@ class D_RTRL(Rule):
     ) -> list[jax.Array]:
         gradients = plan.zero_gradients()
         for link, e in zip(plan.links, trace.e, strict=True):
-            places = [plan.program.hidden_invars.index(var) for var in link.group.hidden_invars]
-            add_at(
-                gradients, link.weight_index, contract(link, e, link.group.cotangent_slots([signal[k] for k in places]))
-            )
+            own = link.group.cotangent_slots(plan.of_group(link.group, signal))
+            add_at(gradients, link.weight_index, contract(link, e, own))
         return plan.pull_back(params, gradients)
 
 

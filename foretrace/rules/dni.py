@@ -8,6 +8,7 @@ and it is BPTT's where `ghat` is right. The synthesiser learns from its own late
 `dL_{t+1}/dh_t + (dh_{t+1}/dh_t)^T ghat(h_{t+1})`, so it needs one step of the future and no more.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -18,7 +19,6 @@ import numpy as np
 
 from foretrace._checks import optional_count, require_count, require_number, require_optimizer, require_parts
 from foretrace._jax import is_float
-from foretrace.compiler.groups import HiddenGroup
 from foretrace.engine.evaluate import Step, run_forward
 from foretrace.engine.in_step import in_step_gradient
 from foretrace.engine.linearise import Cotangents, Linearised
@@ -175,23 +175,12 @@ def predict(plan: Plan, synthesizer: Any, params: Any, hidden: Sequence[jax.Arra
     groups = plan.graph.hidden_groups
 
     def one(hidden: Sequence[jax.Array]) -> list[jax.Array]:
-        answers = synthesizer.apply(params, {g.index: _joined(plan, g, hidden) for g in groups})
-        found: list[Any] = [None] * len(hidden)
-        for group in groups:
-            parts = zip(_places(plan, group), group.split_hidden(answers[group.index]), strict=True)
-            for place, part in parts:
-                found[place] = part.astype(hidden[place].dtype)
-        return found
+        answers = synthesizer.apply(params, {g.index: g.concat_hidden(plan.of_group(g, hidden)) for g in groups})
+        parts = [zip(g.hidden_invars, g.split_hidden(answers[g.index]), strict=True) for g in groups]
+        found = dict(itertools.chain(*parts))
+        return [found[var].astype(h.dtype) for var, h in zip(plan.program.hidden_invars, hidden, strict=True)]
 
     return jax.vmap(one)(list(hidden))
-
-
-def _places(plan: Plan, group: HiddenGroup) -> list[int]:
-    return [plan.program.hidden_outvars.index(var) for var in group.hidden_outvars]
-
-
-def _joined(plan: Plan, group: HiddenGroup, hidden: Sequence[jax.Array]) -> jax.Array:
-    return group.concat_hidden([hidden[place] for place in _places(plan, group)])
 
 
 class Optimizer(Protocol):

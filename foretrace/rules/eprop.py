@@ -19,7 +19,9 @@ import numpy as np
 
 from foretrace._checks import BELOW_ONE, require_choice, require_number
 from foretrace._jax import is_float
+from foretrace.compiler.batch import Batch, find_batch
 from foretrace.compiler.groups import HiddenGroup
+from foretrace.compiler.paths import is_apart_from_outputs
 from foretrace.engine.in_step import add_at
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.outputs import loss_by_output, output_factor, output_factor_before, output_pull
@@ -27,7 +29,6 @@ from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector, add, scale, subtract, total
 from foretrace.engine.sweep import credit
 from foretrace.engine.traces import Trace, advance, stepped
-from foretrace.rules.batch import Batch, find_batch
 from foretrace.rules.d_rtrl import D_RTRL, Eligibility, contracted
 from foretrace.rules.helpers import FixedRandomFeedback, as_key, key_numbers
 from foretrace.rules.rule import Block
@@ -88,7 +89,7 @@ class EProp(D_RTRL):
         return [self._weights(plan, group) for group in plan.graph.hidden_groups]
 
     def _weights(self, plan: Plan, group: HiddenGroup) -> jax.Array | None:
-        if self.feedback == "symmetric" or not _is_apart_from_outputs(plan, group):
+        if self.feedback == "symmetric" or not is_apart_from_outputs(plan.graph, group):
             return None
         batch = _batch(plan, group)
         units = int(np.prod(group.varshape)) // batch.size
@@ -234,32 +235,20 @@ def _fed(lin: Linearised, group: HiddenGroup, cotangents: Cotangents, matrix: ja
     program = lin.plan.program
     floating = [c for c, leaf in zip(cotangents.outputs, program.outputs, strict=True) if is_float(leaf.aval)]
     signal = _to_units(group, _batch(lin.plan, group), floating, matrix)
-    places = [program.hidden_outvars.index(var) for var in group.hidden_outvars]
-    by_states = group.cotangent_slots([cotangents.hidden[place] for place in places])
+    by_states = group.cotangent_slots(lin.plan.of_group(group, cotangents.hidden))
     return GroupSignal(group, signal, _reads_past(lin.plan, group), by_states, None)
 
 
 def filtered_groups(plan: Plan) -> tuple[HiddenGroup, ...]:
     """The groups that a readout stands behind: those apart from the outputs, or all where none is."""
     groups = plan.graph.hidden_groups
-    return tuple(group for group in groups if _is_apart_from_outputs(plan, group)) or groups
-
-
-def _is_apart_from_outputs(plan: Plan, group: HiddenGroup) -> bool:
-    """Whether weights or time lie between a group and the outputs."""
-    outputs = [out for out in plan.program.output_outvars if is_float(out.aval)]
-    patterns = plan.graph.patterns
-    for states in (group.hidden_outvars, group.hidden_invars):
-        mixed = any(patterns.reaches_through_mixing(state, out) for state in states for out in outputs)
-        if mixed or any(patterns.reaches_directly(state, out) for state in states for out in outputs):
-            return mixed
-    return True
+    return tuple(group for group in groups if is_apart_from_outputs(plan.graph, group)) or groups
 
 
 def _batch(plan: Plan, group: HiddenGroup) -> Batch:
     if not any(is_float(leaf.aval) for leaf in plan.program.outputs):
         raise ValueError("Random feedback comes from the outputs of a step, and this model returns no floating ones.")
-    return find_batch(plan, group)
+    return find_batch(plan.graph, group)
 
 
 def _to_units(group: HiddenGroup, batch: Batch, errors: Sequence[jax.Array], matrix: jax.Array) -> jax.Array:

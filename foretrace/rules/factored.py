@@ -239,11 +239,7 @@ def contract_factors(
 
 def signals_of(plan: Plan, signal: Sequence[jax.Array]) -> list[Vector]:
     """One signal for each group, from one array for each state."""
-    invars = plan.program.hidden_invars
-    return [
-        group.cotangent_slots([signal[invars.index(var)] for var in group.hidden_invars])
-        for group in plan.graph.hidden_groups
-    ]
+    return [group.cotangent_slots(plan.of_group(group, signal)) for group in plan.graph.hidden_groups]
 
 
 class FactoredRule(Rule):

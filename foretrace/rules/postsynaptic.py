@@ -12,8 +12,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from foretrace._jax import Atom, Literal
 from foretrace.compiler.groups import HiddenGroup
+from foretrace.compiler.paths import feeds_others
 from foretrace.compiler.pattern import empty, identity
 from foretrace.compiler.positions import Slot, Transition, TransitionKind
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
@@ -34,18 +34,8 @@ class Estimating(NamedTuple):
 @functools.lru_cache(maxsize=8)
 def estimating(plan: Plan) -> Estimating:
     """The system of a plan."""
-    groups = [_with_slot(group, _feeds_others(plan, group)) for group in plan.graph.hidden_groups]
+    groups = [_with_slot(output.group, feeds_others(plan.graph, output)) for output in plan.group_outputs]
     return Estimating(groups, [_placed(plan, link, groups[link.group.index]) for link in plan.links])
-
-
-def _feeds_others(plan: Plan, group: HiddenGroup) -> bool:
-    """Whether the output of a group acts on new states of another within the step."""
-    own, reached = set(group.hidden_outvars), {plan.group_outputs[group.index].var}
-    for eqn in plan.jaxpr.eqns:
-        if any(not isinstance(atom, Literal) and atom in reached for atom in eqn.invars):
-            reached |= {out for out in eqn.outvars if out not in own}
-    others: set[Atom] = set(plan.program.hidden_outvars) - own
-    return bool(reached & others)
 
 
 def _with_slot(group: HiddenGroup, feeds_others: bool) -> HiddenGroup:
