@@ -116,6 +116,12 @@ def nonlinear_calls(eqn: JaxprEqn) -> Iterator[tuple[JaxprEqn, frozenset[int]]]:
             yield from ((call, frozenset(range(len(eqn.invars)))) for call, _ in nonlinear_calls(inner))
 
 
+def has_own_backward_pass(eqn: JaxprEqn) -> bool:
+    """Whether an equation is or holds a `custom_vjp`, which JAX cannot differentiate forward."""
+    inner = (other for body in held_jaxprs(list(eqn.params.values())) for other in body.jaxpr.eqns)
+    return "custom_vjp" in eqn.primitive.name or any(map(has_own_backward_pass, inner))
+
+
 def call_name(eqn: JaxprEqn) -> str:
     """What the user calls a function with a derivative of its own."""
     return str(eqn.params["call_jaxpr"].jaxpr.debug_info.func_name)

@@ -5,17 +5,18 @@ The records follow from the analysis and change nothing in it. Their kinds are f
 
 from collections.abc import Iterator, Sequence
 
-from foretrace._jax import Atom, JaxprEqn, Literal, source_line
+from foretrace._jax import JaxprEqn, source_line
 from foretrace.compiler.backward import call_name, nonlinear_calls
 from foretrace.compiler.history import Detour, Parameter, detour, nonlinear_makers, uncredited_states
 from foretrace.compiler.occurrences import Occurrence, OccurrenceKind
+from foretrace.compiler.pattern_rules.indexing import MOST_CHOICES
 from foretrace.compiler.patterns import Patterns
 from foretrace.compiler.relations import HiddenParamOpRelation
-from foretrace.compiler.rules.indexing import MOST_CHOICES
 from foretrace.compiler.values import Made, Values
 from foretrace.ops import ETPPrimitive, untraced_p
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
 from foretrace.program.records import StepProgram, path_name
+from foretrace.program.walks import needed_eqns
 
 
 def find_records(
@@ -97,19 +98,15 @@ def _not_linear(
     found = [(call, counts) for call in _nonlinear_on_the_way(program, values, patterns)]
     for relation in (relation for parameter in parameters for relation in parameter.relations):
         makes = (
-            f"`{path_name(relation.path)}` passes through it on the way to its operator: what each step asks is passed "
+            f"`{path_name(relation.path)}` passes through it on the way to its operator: the cotangent of each step "
         )
-        makes += "on by itself, where BPTT adds what later steps ask before."
+        makes += "passes by itself, where BPTT adds those of later steps first."
         found += [(call, makes) for call in nonlinear_makers(relation, values)]
     return list({record.message: record for record in (_nonlinear(call, text) for call, text in found)}.values())
 
 
 def _nonlinear_on_the_way(program: StepProgram, values: Values, patterns: Patterns) -> Iterator[JaxprEqn]:
-    needed: set[Atom] = set(program.hidden_outvars)
-    for eqn in reversed(values.data_jaxpr.eqns):
-        if needed.isdisjoint(eqn.outvars):
-            continue
-        needed |= {atom for atom in eqn.invars if not isinstance(atom, Literal)}
+    for eqn in reversed(needed_eqns(values.data_jaxpr.eqns, program.hidden_outvars)):
         for call, operands in nonlinear_calls(eqn):
             if any(patterns.is_reached(eqn.invars[i]) for i in operands):
                 yield call

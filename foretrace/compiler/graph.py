@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from foretrace._checks import require_choice
 from foretrace._jax import Var, is_float
-from foretrace.compiler import rules as _rules  # noqa: F401  (registers the rules)
+from foretrace.compiler import pattern_rules as _pattern_rules  # noqa: F401  (registers them)
 from foretrace.compiler.findings import find_records
 from foretrace.compiler.groups import HiddenGroup, find_groups
 from foretrace.compiler.history import Parameter, find_parameters

@@ -1,15 +1,16 @@
 """Hidden groups: states of one shape whose next values depend on one another position by position.
 
 The direct patterns of all next states by all previous states, and by one another within the step, connect states;
-connected states of one shape form a group. A group knows its transition: the jaxpr of its next states by its
-previous ones with every mixing output held constant, and from it the derivative `D` at each position.
+connected states of one shape form a group. A group knows its transition, the jaxpr of its next states by its previous
+ones with every mixing output held constant, and how its states lie over its positions; the derivative `D` of the
+transition is the engine's (`engine/transition.py`).
 """
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +18,8 @@ import numpy as np
 
 from foretrace._jax import Jaxpr, Var, eval_jaxpr, is_complex
 from foretrace.compiler import sparse
-from foretrace.compiler.blocks import Block
 from foretrace.compiler.parts import LARGEST_PACK, Layout, take_apart
+from foretrace.compiler.pattern import Pattern
 from foretrace.compiler.patterns import Patterns
 from foretrace.compiler.positions import (
     Component,
@@ -30,13 +31,11 @@ from foretrace.compiler.positions import (
     is_packed,
     joined,
     placed,
-    slot_blocks,
+    slot_patterns,
 )
 from foretrace.compiler.slicing import DirectSlicer
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
 from foretrace.program.records import Leaf, StepProgram, path_name
-
-UNROLLED = 8  # values at a position up to which each has a reverse pass of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +67,9 @@ class HiddenGroup:
     coupled: bool
     slicing: DirectSlicer = field(repr=False)
     snap: Any = field(default=None, repr=False)
+    diagonal_jacobian: ClassVar[Callable[..., jax.Array]]
+    """`D` at each position, from values of the states and of `transition_jaxpr_constvars`: the engine's function of
+    this name, bound by `engine/transition.py` because the compiler imports nothing of the engine."""
 
     @functools.cached_property
     def transition_jaxpr(self) -> Jaxpr:
@@ -101,65 +103,6 @@ class HiddenGroup:
         """
         return eval_jaxpr(self.transition_jaxpr, input_vals, *hidden_vals)
 
-    def diagonal_jacobian(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> jax.Array:
-        """The derivative of next by previous states at each position, mixing outputs held constant.
-
-        Args:
-            hidden_vals: One array for each state, in the order of `hidden_paths`.
-            input_vals: Values of `transition_jaxpr_constvars`.
-
-        Returns:
-            An array of shape `(*varshape, num_state, num_state)`: entry `[p, i, j]` is the derivative of new slot `i`
-            by old slot `j` of position `p`. In a relabelled group the new value stands at `positions.targets`.
-        """
-        entries = self.jacobian_entries(hidden_vals, input_vals)
-        zero = jnp.zeros(self.varshape, self.dtype)
-        rows = [jnp.stack([zero if entry is None else entry for entry in row], axis=-1) for row in entries]
-        return jnp.stack(rows, axis=-2)
-
-    def jacobian_entries(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> list[list[jax.Array | None]]:
-        """As `diagonal_jacobian`, an array `(*varshape,)` for each entry; None where new does not depend on old."""
-        _, pullback = jax.vjp(lambda *values: self.transition(values, input_vals), *hidden_vals)
-        if self.num_state > UNROLLED and self.positions.kind is not TransitionKind.COLLAPSED:
-            columns = self._columns(pullback, hidden_vals)
-        else:
-            rows = [self._row(pullback, slot, hidden_vals) for slot in range(self.num_state)]
-            columns = list(zip(*rows, strict=True))
-        return [
-            [None if block.is_empty else column[slot] for column, block in zip(columns, blocks, strict=True)]
-            for slot, blocks in enumerate(self.positions.blocks)
-        ]
-
-    def _columns(self, pullback: Any, hidden_vals: Sequence[Any]) -> Sequence[Any]:
-        """Derivatives of all slots by each: one pass mapped over the slots, so that the program does not grow."""
-        ones = self.units(range(self.num_state), self.dtype)
-        cotangents = [c.astype(v.dtype) for c, v in zip(self.states_of(ones), hidden_vals, strict=True)]
-        return self.slots_of(jax.vmap(pullback)(cotangents))
-
-    def units(self, slots: Sequence[int], dtype: Any) -> list[jax.Array]:
-        """For each slot of the group an array `(slots, *varshape)`: ones in the row of that slot, zeros elsewhere."""
-        rows = np.eye(self.num_state)[list(slots)].reshape(len(slots), -1, *(1,) * len(self.varshape))
-        shape = (len(slots), *self.varshape)
-        return [jnp.broadcast_to(jnp.asarray(rows[:, j], dtype), shape) for j in range(self.num_state)]
-
-    def _row(self, pullback: Any, slot: int, hidden_vals: Sequence[Any]) -> list[jax.Array]:
-        """Derivatives of one slot by all: one cotangent of ones for each colour, read at sources of that colour."""
-        dtype = self.dtype
-        if self.positions.kind is not TransitionKind.COLLAPSED:
-            return self._pulled(pullback, slot, jnp.ones(self.varshape, dtype), hidden_vals)
-        row = [jnp.zeros(self.varshape, dtype)] * self.num_state
-        for color in range(self.positions.num_colors):
-            mask = jnp.asarray(self.positions.colors == color, dtype).reshape(self.varshape)
-            pulled = self._pulled(pullback, slot, mask, hidden_vals)
-            row = [entry + part * mask for entry, part in zip(row, pulled, strict=True)]
-        staying = [(targets >= 0).reshape(self.varshape) for targets in self.positions.targets[slot]]
-        return [jnp.where(stays, entry, 0) for stays, entry in zip(staying, row, strict=True)]
-
-    def _pulled(self, pullback: Any, slot: int, values: jax.Array, hidden_vals: Sequence[Any]) -> list[jax.Array]:
-        cotangents = self.states_of([values if k == slot else jnp.zeros_like(values) for k in range(self.num_state)])
-        fitting = [part.astype(value.dtype) for part, value in zip(cotangents, hidden_vals, strict=True)]
-        return self.slots_of(pullback(fitting))
-
     @property
     def dtype(self) -> Any:
         """The dtype of a slot: real, and common to all states."""
@@ -171,7 +114,7 @@ class HiddenGroup:
         dtype = jnp.result_type(*parts)
         return [part.astype(dtype) for part in parts]
 
-    def slots_of(self, cotangents: Sequence[Any]) -> list[jax.Array]:
+    def cotangent_slots(self, cotangents: Sequence[Any]) -> list[jax.Array]:
         """Cotangents of the states as one array `(..., *varshape)` for each slot.
 
         In JAX the cotangent of `x + iy` is that of `x` minus `i` times that of `y`.
@@ -186,7 +129,7 @@ class HiddenGroup:
             values = jnp.imag(values) if slot.component is Component.IMAGINARY else jnp.real(values)
         return values.reshape(*state.shape[: state.ndim - rank], *self.varshape)
 
-    def states_of(self, slots: Sequence[jax.Array]) -> list[jax.Array]:
+    def cotangent_states(self, slots: Sequence[jax.Array]) -> list[jax.Array]:
         """Cotangents of the states, put together from one array for each slot."""
         return [jnp.conj(value) if jnp.iscomplexobj(value) else value for value in self.value_states(slots)]
 
@@ -339,8 +282,8 @@ class _Finder:
     def _mixes_last_axis(self, k: int, shape: tuple[int, ...]) -> bool:
         if not shape or not 1 < shape[-1] <= LARGEST_PACK:
             return False
-        block = self.patterns.of(self.program.hidden_outvars[k], self.program.hidden_invars[k])
-        return not block.is_identity and is_packed(block, shape[-1]) and _joins(block)
+        pattern = self.patterns.of(self.program.hidden_outvars[k], self.program.hidden_invars[k])
+        return not pattern.is_identity and is_packed(pattern, shape[-1]) and _joins(pattern)
 
     def _shape(self, k: int) -> tuple[int, ...]:
         shape = self.program.hidden[k].aval.shape
@@ -362,19 +305,19 @@ class _Finder:
         return Layout(layout.shape, tuple(slots))
 
     def _found(self, members: list[int], layout: Layout) -> Found:
-        blocks = self._described(members)[1][0]
+        patterns = self._described(members)[1][0]
         layout = self._with_components(members, layout)
-        return members, layout, find_transition(slot_blocks(blocks, layout.slots, math.prod(layout.shape)))
+        return members, layout, find_transition(slot_patterns(patterns, layout.slots, math.prod(layout.shape)))
 
-    def _described(self, members: Sequence[int]) -> tuple[list[tuple[int, ...]], list[list[list[Block]]]]:
+    def _described(self, members: Sequence[int]) -> tuple[list[tuple[int, ...]], list[list[list[Pattern]]]]:
         """The shapes of some states, and the patterns of new ones by previous ones and by new ones."""
         invars, outvars = self.variables(members)
         shapes = [self.program.hidden[k].aval.shape for k in members]
         return shapes, [[[self.patterns.of(new, old) for old in side] for new in outvars] for side in (invars, outvars)]
 
 
-def _joins(block: Block) -> bool:
-    return any(sparse.largest_count(numbers) > 1 for numbers in block.pairs())
+def _joins(pattern: Pattern) -> bool:
+    return any(sparse.largest_count(numbers) > 1 for numbers in pattern.pairs())
 
 
 def _packed(leaf: Leaf, layout: Layout, state: int) -> CompilationRecord:

@@ -87,7 +87,7 @@ def nonlinear_makers(relation: HiddenParamOpRelation, values: Values) -> list[Ja
 
 
 def _made_nonlinearly(call: JaxprEqn) -> str:
-    return f"is made by `{call_name(call)}`, whose backward pass is not linear in what is asked"
+    return f"is made by `{call_name(call)}`, whose backward pass is not linear in its cotangent"
 
 
 def uncredited_states(program: StepProgram, patterns: Patterns) -> list[tuple[Leaf, Atom]]:

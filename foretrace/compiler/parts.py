@@ -18,14 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from foretrace.compiler.blocks import Block
+from foretrace.compiler.pattern import Pattern
 from foretrace.compiler.positions import Part, Slot
 
 LARGEST_PACK = 4  # places along an axis all of which make up one position, as a lateral coupling might, too
 LONGEST_LINE = 64  # the same, where every element moves to one place of each state
 MOST_PARTS = 8  # parts side by side along an axis that has several positions
 Shape = tuple[int, ...]
-Blocks = Sequence[Sequence[Block]]
+Table = Sequence[Sequence[Pattern]]
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,19 @@ class _Cut:
     components: np.ndarray
 
 
-def take_apart(shapes: Sequence[Shape], blocks: Sequence[Blocks], moving: bool = False) -> Layout | None:
+def take_apart(shapes: Sequence[Shape], patterns: Sequence[Table], moving: bool = False) -> Layout | None:
     """Lays connected states out over common positions.
 
     Args:
         shapes: Their shapes.
-        blocks: Patterns of each new state (row) by each state (column): by previous ones, by new ones.
+        patterns: Patterns of each new state (row) by each state (column): by previous ones, by new ones.
         moving: Whether each element moves to one place of each state.
 
     Returns:
         The layout; None where the components do not fall into parts along one axis of each state, or into more than
         are taken apart.
     """
-    components = _components(shapes, blocks)
+    components = _components(shapes, patterns)
     largest = LONGEST_LINE if moving else LARGEST_PACK
     cuts = [_cut(own.reshape(shape), largest) for own, shape in zip(components, shapes, strict=True)]
     found = [cut for cut in cuts if cut is not None]
@@ -72,17 +72,17 @@ def take_apart(shapes: Sequence[Shape], blocks: Sequence[Blocks], moving: bool =
     return Layout(whole.shape, tuple(Slot(k, part) for k, cut in enumerate(found) for part in cut.parts))
 
 
-def _components(shapes: Sequence[Shape], blocks: Sequence[Blocks]) -> list[np.ndarray]:
+def _components(shapes: Sequence[Shape], patterns: Sequence[Table]) -> list[np.ndarray]:
     """The number of the component of each element, for each state."""
     from scipy.sparse.csgraph import connected_components  # slow to import, and few models need it
 
     starts = np.concatenate([[0], np.cumsum([int(np.prod(shape, dtype=int)) for shape in shapes])])
     pairs = [
         (starts[i] + rows, starts[j] + columns)
-        for matrix in blocks
+        for matrix in patterns
         for i, row in enumerate(matrix)
-        for j, block in enumerate(row)
-        for rows, columns in [block.pairs()]
+        for j, pattern in enumerate(row)
+        for rows, columns in [pattern.pairs()]
     ]
     rows, columns = (np.concatenate(side) for side in zip(*pairs, strict=True))
     graph = sp.coo_array((np.ones(len(rows), bool), (rows, columns)), shape=(starts[-1], starts[-1]))

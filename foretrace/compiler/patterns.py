@@ -1,7 +1,7 @@
 """Dependency patterns: which elements of a variable depend on which elements of the sources, by derivative.
 
-The pass runs once forward over a jaxpr. Each variable gets, per source, a block (rows: its elements, columns: the
-source's; see `blocks.py`), composed of the local structures of the equations on the way. With `cut=True` no path runs
+The pass runs once forward over a jaxpr. Each variable gets, per source, a pattern (rows: its elements, columns: the
+source's; see `pattern.py`), composed of the local structures of the equations on the way. With `cut=True` no path runs
 through a mixing equation, and what is left are the *direct* dependencies. Beside the patterns it keeps, for every
 variable, which sources reach it at all: along direct paths, and along paths with mixing on the way.
 
@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_float
-from foretrace.compiler import blocks
-from foretrace.compiler.blocks import Block
+from foretrace.compiler.pattern import Pattern, empty, identity
 from foretrace.compiler.structure import (
     Known,
     Local,
@@ -27,7 +26,7 @@ from foretrace.compiler.structure import (
 from foretrace.ops import is_etp_primitive
 from foretrace.program.elementwise import is_elementwise
 
-Pattern = dict[int, Block]
+BySource = dict[int, Pattern]
 
 
 @dataclass
@@ -38,7 +37,7 @@ class Patterns:
     jaxpr: Jaxpr
     sources: tuple[Var, ...]
     cut: bool
-    blocks: dict[Var, Pattern] = field(default_factory=dict)
+    patterns: dict[Var, BySource] = field(default_factory=dict)
     direct: dict[Var, int] = field(default_factory=dict)
     mixed: dict[Var, int] = field(default_factory=dict)
     chosen: dict[Var, int] = field(default_factory=dict)
@@ -49,11 +48,11 @@ class Patterns:
     def __post_init__(self) -> None:
         self._number.update({source: i for i, source in enumerate(self.sources)})
 
-    def of(self, var: Atom, source: Var) -> Block:
+    def of(self, var: Atom, source: Var) -> Pattern:
         """The elements of `var` (rows) that depend on elements of `source` (columns)."""
         number = self._number[source]
-        block = {} if isinstance(var, Literal) else self.blocks.get(var, {})
-        return block[number] if number in block else blocks.empty(shape_of(var), shape_of(source))
+        own = {} if isinstance(var, Literal) else self.patterns.get(var, {})
+        return own[number] if number in own else empty(shape_of(var), shape_of(source))
 
     def is_reached(self, var: Atom) -> bool:
         """Whether any path leads from any source to `var`."""
@@ -159,15 +158,13 @@ def _seed(found: Patterns, var: Var) -> None:
     number = found._number.get(var)
     if number is None or not is_float(var.aval):
         return
-    block = found.blocks.setdefault(var, {})
-    own = blocks.identity(shape_of(var))
-    block[number] = block[number].union(own) if number in block else own
+    _merge(found.patterns.setdefault(var, {}), [(number, identity(shape_of(var)))])
     found.direct[var] = found.direct.get(var, 0) | 1 << number
 
 
 def _propagate(found: Patterns, eqn: JaxprEqn, out: Var, locals_: Mapping[int, Local]) -> None:
     direct = mixed = chosen = 0
-    block: Pattern = {}
+    own: BySource = {}
     for i, local in locals_.items():
         source = eqn.invars[i]
         found.unknown.update(dict.fromkeys(sorted(local.unknown)))
@@ -176,10 +173,10 @@ def _propagate(found: Patterns, eqn: JaxprEqn, out: Var, locals_: Mapping[int, L
         chosen |= 0 if local.mixing else found.chosen.get(source, 0) | (before if local.chosen else 0)
         if local.mixing and found.cut:
             continue
-        _merge(block, ((number, local.apply(p)) for number, p in found.blocks.get(source, {}).items()))
-    found.blocks[out], found.direct[out], found.mixed[out], found.chosen[out] = block, direct, mixed, chosen
+        _merge(own, ((number, local.apply(p)) for number, p in found.patterns.get(source, {}).items()))
+    found.patterns[out], found.direct[out], found.mixed[out], found.chosen[out] = own, direct, mixed, chosen
 
 
-def _merge(block: Pattern, new: Iterable[tuple[int, Block]]) -> None:
+def _merge(own: BySource, new: Iterable[tuple[int, Pattern]]) -> None:
     for number, part in new:
-        block[number] = block[number].union(part) if number in block else part
+        own[number] = own[number].union(part) if number in own else part

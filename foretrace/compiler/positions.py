@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from foretrace.compiler import sparse
-from foretrace.compiler.blocks import Block, empty
+from foretrace.compiler.pattern import Pattern, empty
 
 
 class TransitionKind(enum.StrEnum):
@@ -111,24 +111,24 @@ class Transition:
 
     Attributes:
         kind: Aligned, relabelled or collapsed.
-        blocks: The direct pattern of each new slot (row) by each old one (column).
+        patterns: The direct pattern of each new slot (row) by each old one (column).
     """
 
     kind: TransitionKind
-    blocks: tuple[tuple[Block, ...], ...]
+    patterns: tuple[tuple[Pattern, ...], ...]
 
     @property
     def size(self) -> int:
         """Number of positions."""
-        return self.blocks[0][0].shape[0]
+        return self.patterns[0][0].shape[0]
 
     @functools.cached_property
     def targets(self) -> np.ndarray:
         """`targets[i, j, p]` is the position of slot `i` that position `p` of slot `j` reaches, -1 for none."""
-        targets = np.full((len(self.blocks), len(self.blocks), self.size), -1, dtype=np.int64)
-        for i, row in enumerate(self.blocks):
-            for j, block in enumerate(row):
-                new, old = block.pairs()
+        targets = np.full((len(self.patterns), len(self.patterns), self.size), -1, dtype=np.int64)
+        for i, row in enumerate(self.patterns):
+            for j, pattern in enumerate(row):
+                new, old = pattern.pairs()
                 kept = new == old if self.kind is TransitionKind.COLLAPSED else slice(None)
                 targets[i, j, old[kept]] = new[kept]
         return targets
@@ -138,36 +138,36 @@ class Transition:
         """The colour of each position. Positions of one colour may share a cotangent of ones without their
         derivatives adding up at a source; there is one colour, unless the group is collapsed."""
         collapsed = self.kind is TransitionKind.COLLAPSED
-        return _colour(self.blocks) if collapsed else np.zeros(self.size, np.int64)
+        return colour_positions(self.patterns) if collapsed else np.zeros(self.size, np.int64)
 
     @property
     def num_colors(self) -> int:
         return int(self.colors.max(initial=0)) + 1 if self.kind is TransitionKind.COLLAPSED else 1
 
 
-def find_transition(blocks: Sequence[Sequence[Block]]) -> Transition:
+def find_transition(patterns: Sequence[Sequence[Pattern]]) -> Transition:
     """Decides how positions pass, from the patterns of each slot (row) by each slot (column)."""
-    kinds = [_kind(block) for row in blocks for block in row]
+    kinds = [_kind(pattern) for row in patterns for pattern in row]
     order = (TransitionKind.ALIGNED, TransitionKind.RELABELLED, TransitionKind.COLLAPSED)
-    return Transition(max(kinds, key=order.index), tuple(tuple(row) for row in blocks))
+    return Transition(max(kinds, key=order.index), tuple(tuple(row) for row in patterns))
 
 
-def _kind(block: Block) -> TransitionKind:
-    if block.is_empty or block.is_identity:
+def _kind(pattern: Pattern) -> TransitionKind:
+    if pattern.is_empty or pattern.is_identity:
         return TransitionKind.ALIGNED
-    new, old = block.pairs()
+    new, old = pattern.pairs()
     if np.array_equal(new, old):
         return TransitionKind.ALIGNED
     return TransitionKind.COLLAPSED if sparse.largest_count(old) > 1 else TransitionKind.RELABELLED
 
 
-def slot_blocks(states: Sequence[Sequence[Block]], slots: Sequence[Slot], positions: int) -> list[list[Block]]:
+def slot_patterns(states: Sequence[Sequence[Pattern]], slots: Sequence[Slot], positions: int) -> list[list[Pattern]]:
     """Cuts state-by-state patterns into slot-by-slot ones."""
     if any(slot.component is not None for slot in slots):
         # Both components of a new value may depend on both of an old one.
         plain = [replace(slot, component=None) for slot in slots]
         whole = list(dict.fromkeys(plain))
-        found, place = slot_blocks(states, whole, positions), [whole.index(slot) for slot in plain]
+        found, place = slot_patterns(states, whole, positions), [whole.index(slot) for slot in plain]
         return [[found[i][j] for j in place] for i in place]
     if all(slot.part is None for slot in slots):
         return [list(row) for row in states]
@@ -175,15 +175,15 @@ def slot_blocks(states: Sequence[Sequence[Block]], slots: Sequence[Slot], positi
     found = [[none] * len(slots) for _ in slots]
     places = [placed(slots, k, row[k].out_shape) for k, row in enumerate(states)]
     for (new_slot, new), row in zip(places, states, strict=True):
-        for (old_slot, old), block in zip(places, row, strict=True):
-            rows, columns = block.pairs()
+        for (old_slot, old), pattern in zip(places, row, strict=True):
+            rows, columns = pattern.pairs()
             numbers = new_slot[rows] * len(slots) + old_slot[columns]
             order = np.argsort(numbers, kind="stable")
             present, starts = np.unique(numbers[order], return_index=True)
             for number, own in zip(present, np.split(order, starts)[1:], strict=True):
                 part = sparse.from_pairs(new[rows[own]], old[columns[own]], (positions, positions))
                 i, j = divmod(int(number), len(slots))
-                found[i][j] = Block((positions,), (positions,), matrix=part)
+                found[i][j] = Pattern((positions,), (positions,), matrix=part)
     return found
 
 
@@ -198,24 +198,18 @@ def placed(slots: Sequence[Slot], state: int, shape: tuple[int, ...]) -> tuple[n
     return slot_of, position_of
 
 
-def is_packed(block: Block, width: int) -> bool:
+def is_packed(pattern: Pattern, width: int) -> bool:
     """Whether a state's elements mix along the last axis alone, so that they are states of one position."""
-    rows, columns = block.pairs()
+    rows, columns = pattern.pairs()
     return bool(np.any(rows != columns)) and bool(np.all(rows // width == columns // width))
 
 
-def _colour(blocks: Sequence[Sequence[Block]]) -> np.ndarray:
+def colour_positions(patterns: Sequence[Sequence[Pattern]]) -> np.ndarray:
     """Colours positions so that a source's own position never shares a colour with another of its targets."""
-    positions = blocks[0][0].shape[0]
-    rivals: list[set[int]] = [set() for _ in range(positions)]
-    for row in blocks:
-        for block in row:
-            targets, sources = block.pairs()
-            for target, source in zip(targets[targets != sources], sources[targets != sources], strict=True):
-                rivals[target].add(int(source))
-                rivals[source].add(int(target))
-    colors = np.full(positions, -1, dtype=np.int64)
-    for position in range(positions):
-        taken = {int(colors[rival]) for rival in rivals[position]}
-        colors[position] = next(color for color in range(positions + 1) if color not in taken)
+    matrix = functools.reduce(sparse.union, [pattern.matrix for row in patterns for pattern in row])
+    rivals = sparse.union(matrix, sparse.transpose(matrix))
+    colors = np.full(matrix.shape[0], -1, dtype=np.int64)
+    for position in range(matrix.shape[0]):
+        taken = colors[rivals.indices[rivals.indptr[position] : rivals.indptr[position + 1]]]
+        colors[position] = np.setdiff1d(np.arange(len(taken) + 1), taken)[0]
     return colors

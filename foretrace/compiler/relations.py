@@ -16,9 +16,9 @@ import numpy as np
 from foretrace._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, close_jaxpr, eval_jaxpr, new_jaxpr
 from foretrace.compiler import sparse
 from foretrace.compiler.axismaps import disjoint
-from foretrace.compiler.blocks import Block, identity
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import Occurrence
+from foretrace.compiler.pattern import Pattern, identity
 from foretrace.compiler.patterns import Patterns
 from foretrace.compiler.structure import size_of
 from foretrace.program.diagnostics import Path
@@ -165,7 +165,7 @@ def find_reach(group: HiddenGroup, y_var: Var, patterns: Patterns) -> Reach:
     return Reach(int(colors.max(initial=0)) + 1, positions, size, edges, pattern, colors)
 
 
-def _surely_single(found: Sequence[Block], varshape: tuple[int, ...]) -> bool:
+def _surely_single(found: Sequence[Pattern], varshape: tuple[int, ...]) -> bool:
     """Whether axis maps tell at a glance that every element of `y` reaches one position at most."""
     if all(block is identity(varshape) for block in found):
         return True
@@ -177,7 +177,7 @@ def _surely_single(found: Sequence[Block], varshape: tuple[int, ...]) -> bool:
     return all(disjoint(one, two) for n, one in enumerate(maps) for two in maps[:n])
 
 
-def _edges(group: HiddenGroup, state: int, block: Block) -> tuple[np.ndarray, np.ndarray]:
+def _edges(group: HiddenGroup, state: int, block: Pattern) -> tuple[np.ndarray, np.ndarray]:
     """Positions (of a state that may be packed) and the elements of `y` that reach them."""
     elements, sources = block.pairs()
     return group.placed[state][1][elements] if group.is_packed(state) else elements, sources

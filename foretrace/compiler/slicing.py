@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, new_eqn, new_jaxpr, new_var, primitives
 from foretrace.compiler.structure import Structure
+from foretrace.program.walks import needed_eqns
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,7 @@ def direct_slice(
     Returns:
         A jaxpr whose constvars are the values held constant, in the order of their first use.
     """
-    eqns = _backward(_forward(jaxpr, structures, invars), outvars)
+    eqns = needed_eqns(_forward(jaxpr, structures, invars), outvars)
     defined = set(invars) | {out for eqn in eqns for out in eqn.outvars}
     used: Iterable[Atom] = [*(atom for eqn in eqns for atom in eqn.invars), *outvars]
     constvars = dict.fromkeys(a for a in used if not isinstance(a, Literal) and a not in defined)
@@ -98,13 +99,3 @@ def _held(eqn: JaxprEqn, operands: Sequence[int]) -> list[JaxprEqn]:
         stops.append(new_eqn(primitives.stop_gradient_p, [invars[i]], [fixed], like=eqn))
         invars[i] = fixed
     return [*stops, eqn.replace(invars=invars)]
-
-
-def _backward(eqns: Sequence[JaxprEqn], outvars: Sequence[Var]) -> list[JaxprEqn]:
-    needed: set[Atom] = set(outvars)
-    kept: list[JaxprEqn] = []
-    for eqn in reversed(eqns):
-        if needed & set(eqn.outvars):
-            kept.append(eqn)
-            needed |= {atom for atom in eqn.invars if not isinstance(atom, Literal)}
-    return kept[::-1]

@@ -2,7 +2,7 @@
 
 A rule says this for one primitive. It returns, for each output, a dict from the index of an input to a `Local`;
 an input that is missing there has no derivative (a comparison, an index). Rules are registered by primitive name
-beside their definition in `compiler/rules/`; the loop that composes them along a jaxpr is in `patterns.py`.
+beside their definition in `compiler/pattern_rules/`; the loop that composes them along a jaxpr is in `patterns.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, bind_eqn, is_float
-from foretrace.compiler import blocks, sparse
+from foretrace.compiler import sparse
 from foretrace.compiler.axismaps import AxisMap
-from foretrace.compiler.blocks import Block
+from foretrace.compiler.pattern import Pattern, empty, identity
 from foretrace.compiler.sparse import Matrix
 
 
@@ -23,38 +23,38 @@ class Local:
     """How one output of an equation depends on one input.
 
     Args:
-        build: Makes the block; called once, and only where the path is not cut.
+        build: Makes the pattern; called once, and only where the path is not cut.
         mixing: One element of the output depends on several of the input, so the path is cut.
         unknown: Names of the primitives on the path that nothing is known of, which count as mixing everything.
-        chosen: One element of the output is one of the input, but which one is known at run time alone; the block
+        chosen: One element of the output is one of the input, but which one is known at run time alone; the pattern
             names all that it may be.
     """
 
-    __slots__ = ("_block", "_build", "chosen", "mixing", "unknown")
+    __slots__ = ("_build", "_pattern", "chosen", "mixing", "unknown")
 
     def __init__(
         self,
-        build: Callable[[], Block] | Block,
+        build: Callable[[], Pattern] | Pattern,
         mixing: bool = False,
         unknown: frozenset[str] = frozenset(),
         chosen: bool = False,
     ) -> None:
-        self._block = build if isinstance(build, Block) else None
+        self._pattern = build if isinstance(build, Pattern) else None
         self._build = build
         self.mixing = mixing
         self.unknown = unknown
         self.chosen = chosen
 
     @property
-    def block(self) -> Block:
+    def pattern(self) -> Pattern:
         """The output by the input."""
-        if self._block is None:
-            self._block = self._build()  # type: ignore[operator]
-        return self._block
+        if self._pattern is None:
+            self._pattern = self._build()  # type: ignore[operator]
+        return self._pattern
 
-    def apply(self, pattern: Block) -> Block:
+    def apply(self, pattern: Pattern) -> Pattern:
         """The pattern of the output from the pattern of the input."""
-        return self.block.after(pattern)
+        return self.pattern.after(pattern)
 
 
 class Same(Local):
@@ -63,9 +63,9 @@ class Same(Local):
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__(blocks.empty((), ()))
+        super().__init__(empty((), ()))
 
-    def apply(self, pattern: Block) -> Block:
+    def apply(self, pattern: Pattern) -> Pattern:
         return pattern
 
 
@@ -75,11 +75,11 @@ class Reshaped(Local):
     __slots__ = ("_shape",)
 
     def __init__(self, out: Atom, source: Atom) -> None:
-        super().__init__(lambda: self.apply(blocks.identity(shape_of(source))))
+        super().__init__(lambda: self.apply(identity(shape_of(source))))
         self._shape = shape_of(out)
 
-    def apply(self, pattern: Block) -> Block:
-        return Block(self._shape, pattern.source_shape, matrix=pattern.matrix)
+    def apply(self, pattern: Pattern) -> Pattern:
+        return Pattern(self._shape, pattern.source_shape, matrix=pattern.matrix)
 
 
 SAME = Same()
@@ -144,7 +144,7 @@ def one_map(out: Atom, source: Atom, axes: Sequence[int | None], index: Sequence
         tuple(0 if one else i for one, i in zip(unit, index, strict=True)),
         tuple(masks or [None] * len(shape_of(out))),
     )
-    return Local(Block(shape_of(out), shape_of(source), maps=[axis_map]))
+    return Local(Pattern(shape_of(out), shape_of(source), maps=[axis_map]))
 
 
 def broadcast(out: Atom, operand: Atom) -> Local:
@@ -158,7 +158,7 @@ def broadcast(out: Atom, operand: Atom) -> Local:
 
 def from_matrix(out: Atom, source: Atom, matrix: Callable[[], Matrix], mixing: bool = False) -> Local:
     """A structure told by a sparse matrix."""
-    return Local(lambda: Block(shape_of(out), shape_of(source), matrix=matrix()), mixing)
+    return Local(lambda: Pattern(shape_of(out), shape_of(source), matrix=matrix()), mixing)
 
 
 def from_rows(out: Atom, source: Atom, rows: Callable[[], np.ndarray]) -> Local:
@@ -180,7 +180,7 @@ def unknown(eqn: JaxprEqn) -> Structure:
 def anything(out: Atom, source: Atom, unknown: frozenset[str] = frozenset()) -> Local:
     """Every element may depend on every element."""
     full = lambda: sparse.full(size_of(out), size_of(source))
-    return Local(lambda: Block(shape_of(out), shape_of(source), matrix=full()), mixing=True, unknown=unknown)
+    return Local(lambda: Pattern(shape_of(out), shape_of(source), matrix=full()), mixing=True, unknown=unknown)
 
 
 @dataclass

@@ -46,6 +46,11 @@ class Values:
         """What a variable or literal is made of."""
         return Made.CONSTANTS if isinstance(atom, Literal) else self.made[atom]
 
+    def meeting_data(self) -> tuple[Var, ...]:
+        """Values of parameters alone that the data equations or the results use."""
+        used = [*(atom for eqn in self.data_jaxpr.eqns for atom in eqn.invars), *self.data_jaxpr.outvars]
+        return tuple(dict.fromkeys(a for a in used if self.of(a) is Made.PARAMETERS))
+
 
 def classify(program: StepProgram) -> Values:
     """Finds what every value of a step is made of.

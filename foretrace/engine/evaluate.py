@@ -2,7 +2,7 @@
 
 The data equations are run with the weights of linear operators held fixed and a perturbation on the output of each;
 what a perturbation of `y` is worth, the operator's own transpose turns into a gradient of the weight, for a whole block
-of steps at once. New states are perturbed too, or, for a group that stands apart, replaced by variables of their own.
+of steps at once. New states are perturbed too, or held fixed but for their perturbations.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -65,7 +65,7 @@ def run_perturbed(
     step: Step,
     y_shifts: Sequence[Any],
     state_shifts: Sequence[Any],
-    apart: HiddenGroup | None = None,
+    held: Collection[Var] = (),
     further_shifts: Mapping[Var, Any] | None = None,
 ) -> tuple[tuple[list[Any], list[Any]], list[Any]]:
     """Runs one step under perturbations.
@@ -76,7 +76,7 @@ def run_perturbed(
         step: Where the step starts.
         y_shifts: Added to the output of each linear operator.
         state_shifts: Added to each new hidden state.
-        apart: A group whose new states are held fixed, but for their shifts.
+        held: New states that are held fixed, but for their shifts.
         further_shifts: Added to any other values of the step.
 
     Returns:
@@ -90,7 +90,6 @@ def run_perturbed(
     for var, shift in (further_shifts or {}).items():
         shifts[var] = shifts[var] + shift if var in shifts else shift
         env.update({var: env[var] + shift} if var in env else {})
-    held = set() if apart is None else set(apart.hidden_outvars)
     for eqn in plan.jaxpr.eqns:
         for var, value in zip(eqn.outvars, _run(plan, eqn, env, saved), strict=True):
             value = value + of_y[var] if var in of_y else value
@@ -99,6 +98,13 @@ def run_perturbed(
     hidden = [env[var] for var in plan.program.hidden_outvars]
     outputs = [_read(env, atom) for atom in plan.program.output_outvars]
     return (outputs, hidden), [jax.lax.stop_gradient(env[var]) for var in plan.needed_vars]
+
+
+def from_states(plan: Plan, step: Step, group: HiddenGroup, values: Sequence[Any]) -> Step:
+    """A step from other values of one group's states, without what was saved: that does not depend on them."""
+    new = dict(zip(group.hidden_invars, values, strict=True))
+    hidden = [new.get(var, old) for var, old in zip(plan.program.hidden_invars, step.hidden, strict=True)]
+    return Step(hidden, step.other, step.inputs, [])
 
 
 def fixed_values(plan: Plan, weights: Sequence[Any]) -> dict[Var, Any]:

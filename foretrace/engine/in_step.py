@@ -36,12 +36,12 @@ def in_step_gradient(
     history: Sequence[jax.Array | None],
     without: Collection[Var] = (),
 ) -> list[jax.Array]:
-    """Gradients of the weights: within each step, plus what is asked of `y` by later steps.
+    """Gradients of the weights: within each step, plus what later steps add to the cotangent of `y`.
 
     Args:
         plan: The plan.
         lin: The derivatives of the block's steps.
-        signals: What the losses ask.
+        signals: The derivatives of the losses.
         history: For each link, further cotangents of its `y`, `(K, *y_shape)`; None for none.
         without: Outputs of linear operators whose weights are left out.
 

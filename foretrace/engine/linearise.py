@@ -13,14 +13,14 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._jax import Literal, Var, eval_jaxpr, is_float
-from foretrace.compiler.groups import UNROLLED, HiddenGroup
+from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import Occurrence
-from foretrace.engine.axons import Axon
 from foretrace.engine.edges.base import operator_of
-from foretrace.engine.evaluate import Step, fixed_values, run_perturbed, zero_shifts
+from foretrace.engine.evaluate import Step, fixed_values, from_states, run_perturbed, zero_shifts
 from foretrace.engine.places import each_color
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector, identity, scale, subtract, total
+from foretrace.engine.transition import UNROLLED, jacobian_entries, unit_slots
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Cotangents:
 
 @dataclass(frozen=True)
 class Signals:
-    """What the losses of a block ask of its steps.
+    """The derivatives of the losses of a block, where its steps meet traces and weights.
 
     Attributes:
         partial: For each group `l`: losses by its new states, each a variable of its own, by slot.
@@ -90,12 +90,11 @@ class Linearised:
 
     def transition(self, group: HiddenGroup) -> Matrix:
         """`D` of a group, an array `(K, *varshape)` for each entry."""
-        places = [self.plan.program.hidden_invars.index(var) for var in group.hidden_invars]
-        hidden = [self.steps.hidden[place] for place in places]
 
         def jacobian(constants: Any, *values: Any) -> Matrix:
-            return group.jacobian_entries(values, constants)
+            return jacobian_entries(group, values, constants)
 
+        hidden = self.plan.of_group(group, self.steps.hidden)
         return self.over_steps(jacobian, group.transition_jaxpr_constvars, *hidden)
 
     def identity(self, group: HiddenGroup) -> Matrix:
@@ -110,7 +109,7 @@ class Linearised:
 
     def pull(self, link: Link, cotangents: Vector) -> jax.Array:
         """Cotangents of a group's new states, by slot, along direct paths to `y`."""
-        return self._pulled(link, lambda pullback, c: pullback(link.group.states_of(c)), cotangents)
+        return self._pulled(link, lambda pullback, c: pullback(link.group.cotangent_states(c)), cotangents)
 
     def push(self, link: Link, factors: Matrix) -> dict[int, jax.Array]:
         """`F`, multiplied from the left by factors at each step.
@@ -128,7 +127,7 @@ class Linearised:
 
         def together(pullback: Callable[..., Any], _: Any) -> jax.Array:
             # One pass mapped over the slots, so that the program does not grow with them.
-            units = link.group.units(link.slots, link.group.dtype)
+            units = unit_slots(link.group, link.slots)
             return jax.vmap(lambda row: _entered(link, pullback, row))(units)
 
         found = self._pulled(link, together, ())
@@ -164,30 +163,30 @@ class Linearised:
         return self.over_steps(at, [*link.y_jaxpr.constvars, link.y_var], stacked)
 
     def signals(self, cotangents: Cotangents) -> Signals:
-        """What the losses ask, given their derivatives by outputs and new states."""
+        """The derivatives of the losses, given those by outputs and new states."""
         plan = self.plan
         lam, y, weights = self._in_step(cotangents)
         partial: list[Vector] = []
         bypass: list[Vector | None] = []
         for group in plan.graph.hidden_groups:
-            asked = [lam[k] for k in _places(plan, group)]
-            partial.append(group.slots_of(self._uncoupled(group, asked) if group.coupled else asked))
+            own = plan.of_group(group, lam)
+            partial.append(group.cotangent_slots(self._uncoupled(group, own) if group.coupled else own))
             bypass.append(self._bypass(group, cotangents) if group.index in plan.bypassed else None)
         return Signals(partial, bypass, y, weights)
 
-    def _uncoupled(self, group: HiddenGroup, asked: Sequence[jax.Array]) -> list[jax.Array]:
+    def _uncoupled(self, group: HiddenGroup, lam: Sequence[jax.Array]) -> list[jax.Array]:
         """`l = lam - K^T lam`: without what a new state does by direct paths through others of its group, which their
         own traces tell. What it does through mixing no trace tells, and it stays."""
         jaxpr, targets = group.coupling
         states = group.hidden_outvars
 
-        def at(values: Sequence[Any], *asked: jax.Array) -> list[jax.Array]:
+        def at(values: Sequence[Any], *lam: jax.Array) -> list[jax.Array]:
             constants = values[len(states) :]
             new, pullback = jax.vjp(lambda *own: eval_jaxpr(jaxpr, constants, *own), *values[: len(states)])
-            through = pullback([asked[k].astype(value.dtype) for k, value in zip(targets, new, strict=True)])
-            return subtract(asked, through)
+            through = pullback([lam[k].astype(value.dtype) for k, value in zip(targets, new, strict=True)])
+            return subtract(lam, through)
 
-        return self.over_steps(at, [*states, *jaxpr.constvars], *asked)
+        return self.over_steps(at, [*states, *jaxpr.constvars], *lam)
 
     def _in_step(self, cotangents: Cotangents) -> tuple[list[Any], list[Any], list[Any]]:
         plan = self.plan
@@ -203,38 +202,22 @@ class Linearised:
             return jax.vmap(one)(self.steps, ys, states)
 
         (outputs, _), pullback = jax.vjp(run, own, ys, states)
-        weights, y, lam = pullback(_fitting(outputs, cotangents))
+        weights, y, lam = pullback(fitting(outputs, cotangents))
         return lam, y, weights
 
     def _bypass(self, group: HiddenGroup, cotangents: Cotangents) -> Vector:
-        plan, places = self.plan, _places(self.plan, group)
+        plan = self.plan
         shifts = zero_shifts(plan.saved_vars), zero_shifts(plan.program.hidden_outvars)
 
         def run(previous: Any) -> Any:
             def one(step: Step, old: Any) -> Any:
-                # What was saved does not know that it depends on the past.
-                step = Step(_replaced(step.hidden, places, old), step.other, step.inputs, [])
-                return run_perturbed(plan, self.weights, step, *shifts, apart=group)[0]
+                step = from_states(plan, step, group, old)
+                return run_perturbed(plan, self.weights, step, *shifts, held=group.hidden_outvars)[0]
 
             return jax.vmap(one)(self.steps, previous)
 
-        (outputs, _), pullback = jax.vjp(run, [self.steps.hidden[k] for k in places])
-        return group.slots_of(pullback(_fitting(outputs, cotangents))[0])
-
-    def by_axon(self, axon: Axon, cotangents: Cotangents) -> jax.Array:
-        """The derivative of each step's loss by an axon, the new states of its group held fixed: `(K, *varshape)`."""
-        plan = self.plan
-        shifts = zero_shifts(plan.saved_vars), zero_shifts(plan.program.hidden_outvars)
-
-        def one(step: Step, shift: jax.Array) -> Any:
-            if axon.var not in plan.differentiable:  # what was saved does not know that it depends on the axon
-                step = Step(step.hidden, step.other, step.inputs, [])
-            return run_perturbed(plan, self.weights, step, *shifts, axon.group, {axon.var: shift})[0]
-
-        start = jnp.zeros((self.count, *axon.var.aval.shape), axon.var.aval.dtype)
-        (outputs, _), pullback = jax.vjp(lambda shift: jax.vmap(one)(self.steps, shift), start)
-        (found,) = pullback(_fitting(outputs, cotangents))
-        return axon.at_positions(found)
+        (outputs, _), pullback = jax.vjp(run, plan.of_group(group, self.steps.hidden))
+        return group.cotangent_slots(pullback(fitting(outputs, cotangents))[0])
 
     def operator_gradient(self, occurrence: Occurrence, weight_index: int, cotangents: jax.Array) -> jax.Array:
         """The gradient of one weight of a linear operator by cotangents `(K, *y_shape)`, summed over the steps."""
@@ -258,7 +241,7 @@ def _entered(link: Link, pullback: Callable[..., Any], row: Sequence[jax.Array |
     whole = [jnp.zeros_like(known) if entry is None else entry for entry in row]
 
     def of(mask: jax.Array) -> jax.Array:
-        return pullback(link.group.states_of(scale(whole, mask)))
+        return pullback(link.group.cotangent_states(scale(whole, mask)))
 
     return link.places.enter(each_color(of, link.places.reach.colors, link.group.varshape, known.dtype))
 
@@ -283,18 +266,7 @@ def _spread_out(
     return [link.places.enter(link.places.taken(found[:, number])) for number in range(len(rows))]
 
 
-def _places(plan: Plan, group: HiddenGroup) -> list[int]:
-    return [plan.program.hidden_outvars.index(var) for var in group.hidden_outvars]
-
-
-def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
-    result = list(values)
-    for place, value in zip(places, new, strict=True):
-        result[place] = value
-    return result
-
-
-def _fitting(outputs: Sequence[Any], cotangents: Cotangents) -> tuple[list[Any], list[Any]]:
+def fitting(outputs: Sequence[Any], cotangents: Cotangents) -> tuple[list[Any], list[Any]]:
     """The cotangents in the form that a pullback takes: nothing where an output is not floating."""
     fitted = [
         c.astype(out.dtype) if is_float(out) else jnp.zeros(out.shape, jax.dtypes.float0)

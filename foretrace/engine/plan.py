@@ -14,21 +14,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, eval_jaxpr, held_jaxprs, is_complex, is_float, new_jaxpr
-from foretrace.compiler.backward import nonlinear_calls
+from foretrace._jax import Jaxpr, Literal, Var, eval_jaxpr, is_complex, is_float, new_jaxpr
+from foretrace.compiler.backward import has_own_backward_pass, nonlinear_calls
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import Occurrence, OccurrenceKind, Weight
+from foretrace.compiler.outputs import GroupOutput, find_output
+from foretrace.compiler.paths import acts_aside, is_bypassed, reached_slots
 from foretrace.compiler.relations import HiddenParamOpRelation
 from foretrace.compiler.structure import Known
-from foretrace.compiler.values import Made
-from foretrace.engine.axons import Axon, find_axon
 from foretrace.engine.edges import Bilinear, Edges, Sparse, edges_for, structured_edges
 from foretrace.engine.memory import trace_records
 from foretrace.engine.places import Places
 from foretrace.program.records import StepProgram
+from foretrace.program.walks import needed_eqns
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +123,10 @@ class Plan:
         """The equations on data."""
         return self.graph.values.data_jaxpr
 
+    def of_group(self, group: HiddenGroup, values: Sequence[Any]) -> list[Any]:
+        """Of one value for each hidden state, those of a group's states."""
+        return [values[self.program.hidden_invars.index(var)] for var in group.hidden_invars]
+
     def weights(self, params: Sequence[Any]) -> list[jax.Array]:
         """The values `w = g(theta)`, and behind them those without a derivative."""
         return eval_jaxpr(self.weights_jaxpr, self.program.consts, *params)
@@ -154,16 +158,16 @@ class Plan:
         return tuple(occurrence.y_var for occurrence in self.linear.values())
 
     @functools.cached_property
-    def axons(self) -> tuple[Axon, ...]:
-        """The value by which the states of each group leave it."""
-        return tuple(find_axon(self, group) for group in self.graph.hidden_groups)
+    def group_outputs(self) -> tuple[GroupOutput, ...]:
+        """The value by which the states of each group act on the rest of the network."""
+        return tuple(find_output(self.graph, group) for group in self.graph.hidden_groups)
 
     @functools.cached_property
     def needed_vars(self) -> tuple[Var, ...]:
         """Values within the step that derivatives are taken at."""
         needed: dict[Any, None] = dict.fromkeys(self.program.hidden_outvars)
         for group in self.graph.hidden_groups:
-            needed |= dict.fromkeys([*group.transition_jaxpr_constvars, *self.axons[group.index].needed_vars])
+            needed |= dict.fromkeys([*group.transition_jaxpr_constvars, *self.group_outputs[group.index].needed_vars])
             needed |= dict.fromkeys(group.coupling[0].constvars if group.coupled else ())
         for link in self.links:
             needed |= dict.fromkeys([*link.y_jaxpr.constvars, link.y_var])
@@ -179,9 +183,10 @@ class Plan:
 
 def make_plan(graph: ETraceGraph) -> Plan:
     """Works out the tables of a graph."""
-    made = _made_of_parameters(graph)
+    made = graph.values.meeting_data()
     weight_vars = tuple(var for var in made if is_float(var.aval))
     mark_vars = tuple(var for var in made if not is_float(var.aval))
+    jaxpr = graph.program.jaxpr
     linear = {id(o.eqn): o for o in graph.occurrences if o.kind is OccurrenceKind.LINEAR}
     known = Known(graph.values.data_jaxpr, graph.program.consts)
     links = _links(graph, weight_vars, known)
@@ -189,37 +194,16 @@ def make_plan(graph: ETraceGraph) -> Plan:
         graph=dataclasses.replace(graph, further_records=lambda: trace_records(links)),
         weight_vars=weight_vars,
         mark_vars=mark_vars,
-        weights_jaxpr=_weights_jaxpr(graph.program, [*weight_vars, *mark_vars]),
+        weights_jaxpr=new_jaxpr(
+            jaxpr.constvars, graph.program.param_invars, [*weight_vars, *mark_vars], needed_eqns(jaxpr.eqns, made)
+        ),
         linear=linear,
         products=_products(linear.values(), known),
         links=links,
-        bypassed=frozenset(g.index for g in graph.hidden_groups if _is_bypassed(graph, g)),
+        bypassed=frozenset(g.index for g in graph.hidden_groups if is_bypassed(graph, g)),
         differentiable=_differentiable(graph, linear, weight_vars),
-        aside=frozenset(r.y_var for r in graph.hidden_param_op_relations if _acts_aside(graph, r)),
+        aside=frozenset(r.y_var for r in graph.hidden_param_op_relations if acts_aside(graph, r)),
     )
-
-
-def has_own_backward_pass(eqn: JaxprEqn) -> bool:
-    """Whether an equation is or holds a `custom_vjp`, which JAX cannot differentiate forward."""
-    inner = (other for body in held_jaxprs(list(eqn.params.values())) for other in body.jaxpr.eqns)
-    return "custom_vjp" in eqn.primitive.name or any(map(has_own_backward_pass, inner))
-
-
-def _made_of_parameters(graph: ETraceGraph) -> tuple[Var, ...]:
-    """Values of parameters alone that the data equations or the results use."""
-    jaxpr, values = graph.values.data_jaxpr, graph.values
-    used = [*(atom for eqn in jaxpr.eqns for atom in eqn.invars), *jaxpr.outvars]
-    return tuple(dict.fromkeys(a for a in used if values.of(a) is Made.PARAMETERS))
-
-
-def _weights_jaxpr(program: StepProgram, weight_vars: Sequence[Var]) -> Jaxpr:
-    needed: set[Atom] = set(weight_vars)
-    kept: list[JaxprEqn] = []
-    for eqn in reversed(program.jaxpr.eqns):
-        if needed & set(eqn.outvars):
-            kept.append(eqn)
-            needed |= {atom for atom in eqn.invars if not isinstance(atom, Literal)}
-    return new_jaxpr(program.jaxpr.constvars, program.param_invars, weight_vars, kept[::-1])
 
 
 def _products(linear: Iterable[Occurrence], known: Known) -> dict[tuple[Var, Var], Edges]:
@@ -233,7 +217,12 @@ def _links(graph: ETraceGraph, weight_vars: Sequence[Var], known: Known) -> tupl
     for relation in graph.hidden_param_op_relations:
         parts = zip(relation.hidden_groups, relation.reaches, relation.y_to_hidden_group_jaxprs, strict=True)
         reached = [
-            (group, jaxpr, Places(group, tuple(relation.y_var.aval.shape), reach), _slots(graph, relation.y_var, group))
+            (
+                group,
+                jaxpr,
+                Places(group, tuple(relation.y_var.aval.shape), reach),
+                reached_slots(graph, relation.y_var, group),
+            )
             for group, reach, jaxpr in parts
         ]
         for weight in relation.occurrence.weights:
@@ -242,56 +231,6 @@ def _links(graph: ETraceGraph, weight_vars: Sequence[Var], known: Known) -> tupl
                 place = weight_vars.index(weight.var)
                 links.append(Link(len(links), relation, weight, place, group, jaxpr, edges, places, slots))
     return tuple(links)
-
-
-def _slots(graph: ETraceGraph, y_var: Var, group: HiddenGroup) -> tuple[int, ...]:
-    """The slots that `y` reaches in this step or a later one."""
-    found: set[int] = set()
-    for k, out in enumerate(group.hidden_outvars):
-        if group.is_packed(k):
-            reached = np.unique(group.placed[k][0][graph.patterns.of(out, y_var).pairs()[0]])
-            parts = {group.slots[i].part for i in reached}
-            found |= {i for i, slot in enumerate(group.slots) if slot.state == k and slot.part in parts}
-        elif graph.patterns.reaches_directly(y_var, out):
-            found |= {i for i, slot in enumerate(group.slots) if slot.state == k}
-    while True:
-        more = {i for i, row in enumerate(group.positions.blocks) for j in found if not row[j].is_empty} | found
-        if more == found:
-            return tuple(sorted(found))
-        found = more
-
-
-def _reached(jaxpr: Jaxpr, sources: Sequence[Atom], barrier: Sequence[Atom] = ()) -> set[Atom]:
-    """Variables that a derivative can reach from some others, without passing the barrier."""
-    reached: set[Atom] = {s for s in sources if s not in barrier}
-    stops = set(barrier)
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name != "stop_gradient" and any(
-            not isinstance(a, Literal) and a in reached for a in eqn.invars
-        ):
-            reached |= {out for out in eqn.outvars if out not in stops and is_float(out.aval)}
-    return reached
-
-
-def _is_bypassed(graph: ETraceGraph, group: HiddenGroup) -> bool:
-    """Whether the loss can read the group's previous states beside its new ones."""
-    beside = _reached(graph.values.data_jaxpr, group.hidden_invars, group.hidden_outvars)
-    return any(not isinstance(out, Literal) and out in beside for out in _results(graph))
-
-
-def _results(graph: ETraceGraph) -> list[Atom]:
-    return [*graph.program.output_outvars, *graph.program.hidden_outvars]
-
-
-def _acts_aside(graph: ETraceGraph, relation: HiddenParamOpRelation) -> bool:
-    """Whether `y` acts on the loss otherwise than directly through the new states of its one group."""
-    if len(relation.hidden_groups) != 1:
-        return True
-    own = relation.hidden_groups[0].hidden_outvars
-    if any(graph.patterns.reaches_through_mixing(relation.y_var, out) for out in own):
-        return True
-    beside = _reached(graph.values.data_jaxpr, [relation.y_var], own)
-    return any(not isinstance(out, Literal) and out in beside for out in _results(graph))
 
 
 def _differentiable(graph: ETraceGraph, linear: dict[int, Occurrence], weight_vars: Sequence[Var]) -> frozenset[Var]:

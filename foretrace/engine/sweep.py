@@ -1,6 +1,6 @@
 """The sweeps of a block: recursions over elementwise quantities only, along the axis of steps.
 
-`credit` runs backward: what the losses of later steps ask of a state, `c_{k-1} = D_k^T (c_k + l_k) + b_k`.
+`credit` runs backward: the derivative of the losses of later steps by a state, `c_{k-1} = D_k^T (c_k + l_k) + b_k`.
 `products` runs backward too: `P_k = D_K ... D_{k+1}`, which takes what enters at step `k` to the end of the block.
 """
 
@@ -16,7 +16,7 @@ from foretrace.engine.slots import Matrix, Vector, add, multiply, present, struc
 
 
 def credit(group: HiddenGroup, transition: Matrix, partial: Vector, bypass: Vector | None) -> tuple[Vector, Vector]:
-    """What later losses of a block ask of a group's states.
+    """The derivatives of later losses of a block by a group's states.
 
     Args:
         group: The group.
@@ -30,8 +30,8 @@ def credit(group: HiddenGroup, transition: Matrix, partial: Vector, bypass: Vect
 
     def back(later: Vector, step: Any) -> tuple[Vector, Vector]:
         matrix, signal, past = step
-        asked = transposed(group, matrix, add(later, signal))
-        return asked if past is None else add(asked, past), later
+        before = transposed(group, matrix, add(later, signal))
+        return before if past is None else add(before, past), later
 
     end = [jnp.zeros_like(column[0]) for column in partial]
     start, after = _scanned_back(back, end, (transition, partial, bypass))

@@ -39,11 +39,11 @@ from foretrace.rules.d_rtrl import D_RTRL
 from foretrace.rules.dni import DNI
 from foretrace.rules.factored import FactoredRule
 from foretrace.rules.hybrid import Hybrid
-from foretrace.rules.neighbourhood import note_neighbourhoods
 from foretrace.rules.options import rule_of_config
 from foretrace.rules.pp_prop import pp_prop
 from foretrace.rules.registry import make_rule
 from foretrace.rules.rule import Rule
+from foretrace.rules.snap import note_neighbourhoods
 from foretrace.rules.uoro import UORO
 
 # What every learner takes beside the options of its rule, and may take by position.

@@ -9,11 +9,12 @@
 - every hidden output is a variable of its own that an equation defines.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 
 from foretrace._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, close_jaxpr, live_jaxpr, new_jaxpr
 from foretrace.program.elementwise import NARY
 from foretrace.program.emit import Emitter
+from foretrace.program.walks import needed_eqns, variables
 
 
 def normalise(closed_jaxpr: ClosedJaxpr, num_hidden: int, num_params: int = 0) -> ClosedJaxpr:
@@ -112,27 +113,13 @@ def remove_dead_code(closed_jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     if any(eqn.primitive.name in ("scan", "cond", "while") for eqn in jaxpr.eqns):
         jaxpr = live_jaxpr(jaxpr)  # also inside their bodies
     else:
-        jaxpr = new_jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, _needed_eqns(jaxpr))
-    used = _used_vars(jaxpr.eqns, jaxpr.outvars)
+        needed = needed_eqns(jaxpr.eqns, jaxpr.outvars, effects=True)
+        jaxpr = new_jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, needed)
+    used = variables([*jaxpr.outvars, *(v for eqn in jaxpr.eqns for v in eqn.invars)])
     constants = zip(closed_jaxpr.jaxpr.constvars, closed_jaxpr.consts, strict=True)
     kept = [(var, value) for var, value in constants if var in used]
     pruned = new_jaxpr([var for var, _ in kept], jaxpr.invars, jaxpr.outvars, jaxpr.eqns)
     return close_jaxpr(pruned, [value for _, value in kept])
-
-
-def _needed_eqns(jaxpr: Jaxpr) -> list[JaxprEqn]:
-    needed = {v for v in jaxpr.outvars if isinstance(v, Var)}
-    kept = []
-    for eqn in reversed(jaxpr.eqns):
-        if eqn.effects or not needed.isdisjoint(eqn.outvars):
-            kept.append(eqn)
-            needed.update(v for v in eqn.invars if isinstance(v, Var))
-    return kept[::-1]
-
-
-def _used_vars(eqns: Sequence[JaxprEqn], outvars: Sequence[Atom]) -> set[Var]:
-    atoms = [*outvars, *(v for eqn in eqns for v in eqn.invars)]
-    return {v for v in atoms if not isinstance(v, Literal)}
 
 
 def _is_scalar_literal(atom: Atom) -> bool:

@@ -98,8 +98,8 @@ class D_RTRL(Rule):
     ) -> list[jax.Array]:
         gradients = plan.zero_gradients()
         for link, e in zip(plan.links, trace.e, strict=True):
-            places = [plan.program.hidden_invars.index(var) for var in link.group.hidden_invars]
-            add_at(gradients, link.weight_index, contract(link, e, link.group.slots_of([signal[k] for k in places])))
+            own = link.group.cotangent_slots(plan.of_group(link.group, signal))
+            add_at(gradients, link.weight_index, contract(link, e, own))
         return plan.pull_back(params, gradients)
 
 
@@ -130,7 +130,7 @@ def contracted(
     Args:
         lin: The derivatives of the block's steps.
         transitions: What carries the traces of each group.
-        signals: What the losses ask, for all that acts otherwise than directly through the states of a group.
+        signals: The derivatives of the losses, for all that acts otherwise than directly through the states of a group.
         partial: For each group, what multiplies the trace after each step.
         bypass: For each group, what multiplies the trace before each step; None for zero.
         trace: The traces before the block.
@@ -139,13 +139,13 @@ def contracted(
         One gradient for each weight.
     """
     plan = lin.plan
-    asked = [
+    credits = [
         credit(group, transitions[group.index], partial[group.index], bypass[group.index])
         for group in plan.graph.hidden_groups
     ]
     history: list[Any] = [None] * len(plan.links)
     for link, e in zip(plan.links, trace, strict=True):
-        later, start = asked[link.group.index]
+        later, start = credits[link.group.index]
         own, exact = partial[link.group.index], signals.partial[link.group.index]
         history[link.index] = lin.pull(link, later if own is exact else add(later, subtract(own, exact)))
         add_at(signals.weights, link.weight_index, contract(link, e, start))

@@ -1,4 +1,4 @@
-"""DNI: no trace of the past; a model that foretells what later losses will ask of the present states.
+"""DNI: no trace of the past; a model that predicts the derivative of later losses by the present states.
 
 With `ghat(h_t)` for the derivative of all losses after step `t` by its new states, the gradient of a sequence is
 
@@ -8,6 +8,7 @@ and it is BPTT's where `ghat` is right. The synthesiser learns from its own late
 `dL_{t+1}/dh_t + (dh_{t+1}/dh_t)^T ghat(h_{t+1})`, so it needs one step of the future and no more.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -18,7 +19,6 @@ import numpy as np
 
 from foretrace._checks import optional_count, require_count, require_number, require_optimizer, require_parts
 from foretrace._jax import is_float
-from foretrace.compiler.groups import HiddenGroup
 from foretrace.engine.evaluate import Step, run_forward
 from foretrace.engine.in_step import in_step_gradient
 from foretrace.engine.linearise import Cotangents, Linearised
@@ -32,7 +32,7 @@ Parameters = dict[str, dict[str, jax.Array]]
 
 @dataclass(frozen=True, eq=False)
 class SyntheticGradient:
-    """A small model for each group, from its states to what later losses ask of them.
+    """A small model for each group, from its states to the derivative of later losses by them.
 
     All states of one batch element go in together, where the positions have several axes, and all states otherwise.
     Before any training it answers zero, unless `scale` says otherwise.
@@ -96,7 +96,7 @@ class SyntheticGradient:
             )
 
     def apply(self, params: Parameters, group_states: Mapping[int, jax.Array]) -> dict[int, jax.Array]:
-        """What is foretold for each group, from its states `(*varshape, num_state)`, in the same shape."""
+        """The synthetic gradient of each group, from its states `(*varshape, num_state)`, in the same shape."""
         return {index: self._answer(params[f"group_{index}"], states) for index, states in group_states.items()}
 
     def _answer(self, own: Mapping[str, jax.Array], states: jax.Array) -> jax.Array:
@@ -124,7 +124,7 @@ class DNI(Rule):
     Paper: Jaderberg et al. 2017, "Decoupled neural interfaces using synthetic gradients".
 
     Attributes:
-        synthesizer: A `SyntheticGradient` or anything with its `init` and `apply`; None foretells nothing, which leaves
+        synthesizer: A `SyntheticGradient` or anything with its `init` and `apply`; None predicts nothing, which leaves
             the in-step gradient. `init` puts its parameters into the trace, under `"synthesizer"`.
 
     Examples:
@@ -150,11 +150,12 @@ class DNI(Rule):
         if block.cotangents is None:
             return None, trace
         lin = Linearised(plan, plan.weights(params), block.steps)
-        asked = block.cotangents
+        cotangents = block.cotangents
         if self.synthesizer is not None:
-            foretold = foretell(plan, self.synthesizer, trace.synthesizer, lin.new_states())
-            asked = Cotangents(asked.outputs, [a + b for a, b in zip(asked.hidden, foretold, strict=True)])
-        gradients = in_step_gradient(plan, lin, lin.signals(asked), [None] * len(plan.links))
+            predicted = predict(plan, self.synthesizer, trace.synthesizer, lin.new_states())
+            hidden = [a + b for a, b in zip(cotangents.hidden, predicted, strict=True)]
+            cotangents = Cotangents(cotangents.outputs, hidden)
+        gradients = in_step_gradient(plan, lin, lin.signals(cotangents), [None] * len(plan.links))
         return plan.pull_back(params, gradients), trace
 
     def credit(self, plan: Plan, params: Sequence[Any], trace: Any, signal: Sequence[jax.Array]) -> list[jax.Array]:
@@ -165,36 +166,25 @@ class DNI(Rule):
         """What the synthesiser says of the states at the end of a window."""
         if self.synthesizer is None:
             return None
-        found = foretell(plan, self.synthesizer, trace.synthesizer, [value[None] for value in hidden])
+        found = predict(plan, self.synthesizer, trace.synthesizer, [value[None] for value in hidden])
         return [value[0] for value in found]
 
 
-def foretell(plan: Plan, synthesizer: Any, params: Any, hidden: Sequence[jax.Array]) -> list[jax.Array]:
-    """What later losses will ask of the hidden states after each of some steps, one array for each state."""
+def predict(plan: Plan, synthesizer: Any, params: Any, hidden: Sequence[jax.Array]) -> list[jax.Array]:
+    """Synthetic gradients by the hidden states after each of some steps, one array for each state."""
     groups = plan.graph.hidden_groups
 
     def one(hidden: Sequence[jax.Array]) -> list[jax.Array]:
-        answers = synthesizer.apply(params, {g.index: _joined(plan, g, hidden) for g in groups})
-        found: list[Any] = [None] * len(hidden)
-        for group in groups:
-            parts = zip(_places(plan, group), group.split_hidden(answers[group.index]), strict=True)
-            for place, part in parts:
-                found[place] = part.astype(hidden[place].dtype)
-        return found
+        answers = synthesizer.apply(params, {g.index: g.concat_hidden(plan.of_group(g, hidden)) for g in groups})
+        parts = [zip(g.hidden_invars, g.split_hidden(answers[g.index]), strict=True) for g in groups]
+        found = dict(itertools.chain(*parts))
+        return [found[var].astype(h.dtype) for var, h in zip(plan.program.hidden_invars, hidden, strict=True)]
 
     return jax.vmap(one)(list(hidden))
 
 
-def _places(plan: Plan, group: HiddenGroup) -> list[int]:
-    return [plan.program.hidden_outvars.index(var) for var in group.hidden_outvars]
-
-
-def _joined(plan: Plan, group: HiddenGroup, hidden: Sequence[jax.Array]) -> jax.Array:
-    return group.concat_hidden([hidden[place] for place in _places(plan, group)])
-
-
 class Optimizer(Protocol):
-    """What is asked of an optimiser: the two functions of an optax transformation."""
+    """What an optimiser has: the two functions of an optax transformation."""
 
     def init(self, params: Any) -> Any: ...
 
@@ -263,18 +253,18 @@ def train_synthetic_gradient(
     chosen: Optimizer = _Descent(lr) if optimizer is None else optimizer
     start = synthesizer.init(key, plan) if synthesizer_params is None else synthesizer_params
 
-    def error(own: Any, foretold: list[jax.Array]) -> jax.Array:
-        targets = _back(plan, weights, ran.steps, ran.cotangents, foretold, chunk_size)
-        answers = foretell(plan, synthesizer, own, ran.steps.hidden)
+    def error(own: Any, predicted: list[jax.Array]) -> jax.Array:
+        targets = _back(plan, weights, ran.steps, ran.cotangents, predicted, chunk_size)
+        answers = predict(plan, synthesizer, own, ran.steps.hidden)
         misses = [a - b for a, b in zip(answers, targets, strict=True)]
         if ends:
-            misses += foretell(plan, synthesizer, own, [value[-1:] for value in new])
+            misses += predict(plan, synthesizer, own, [value[-1:] for value in new])
         return 0.5 * sum((jnp.sum(miss**2) for miss in misses), jnp.zeros(())) / new[0].shape[0]
 
     def update(carry: Any, _: Any) -> tuple[Any, jax.Array]:
         own, memory = carry
-        foretold = jax.lax.stop_gradient(foretell(plan, synthesizer, own, new))
-        value, gradients = jax.value_and_grad(error)(own, foretold)
+        predicted = jax.lax.stop_gradient(predict(plan, synthesizer, own, new))
+        value, gradients = jax.value_and_grad(error)(own, predicted)
         changes, memory = chosen.update(gradients, memory, own)
         return (jax.tree.map(lambda a, b: a + b, own, changes), memory), value
 
@@ -283,30 +273,30 @@ def train_synthetic_gradient(
 
 
 def _back(
-    plan: Plan, weights: Sequence[Any], steps: Step, cotangents: Any, foretold: list[jax.Array], chunk_size: int
+    plan: Plan, weights: Sequence[Any], steps: Step, cotangents: Any, predicted: list[jax.Array], chunk_size: int
 ) -> list[jax.Array]:
-    """What each step's loss and what follows it ask of the states from which the step starts.
+    """The derivative of each step's loss and of what follows it by the states from which the step starts.
 
-    What follows is what is foretold at the end of the step's window, and the losses between.
+    What follows are the losses to the end of the step's window, and the synthetic gradient there.
     """
-    length = foretold[0].shape[0]
+    length = predicted[0].shape[0]
     if chunk_size == 1:
-        return _one_step_back(plan, weights, steps, cotangents, foretold)
+        return _one_step_back(plan, weights, steps, cotangents, predicted)
 
-    def one(asked: Any, item: Any) -> Any:
-        (step, outputs, hidden, foretold), is_last = jax.tree.map(lambda a: a[None], item[:-1]), item[-1]
-        later = [jnp.where(is_last, a, b[None]) for a, b in zip(foretold, asked, strict=True)]
+    def one(later: Any, item: Any) -> Any:
+        (step, outputs, hidden, predicted), is_last = jax.tree.map(lambda a: a[None], item[:-1]), item[-1]
+        later = [jnp.where(is_last, a, b[None]) for a, b in zip(predicted, later, strict=True)]
         found = [v[0] for v in _one_step_back(plan, weights, step, Cotangents(outputs, hidden), later)]
         return found, found
 
     is_last = (jnp.arange(length) % chunk_size == chunk_size - 1).at[-1].set(True)
-    begin = [jnp.zeros_like(value[0]) for value in foretold]
-    items = (steps, cotangents.outputs, cotangents.hidden, foretold, is_last)
+    begin = [jnp.zeros_like(value[0]) for value in predicted]
+    items = (steps, cotangents.outputs, cotangents.hidden, predicted, is_last)
     return jax.lax.scan(one, begin, items, reverse=True)[1]
 
 
 def _one_step_back(
-    plan: Plan, weights: Sequence[Any], steps: Step, cotangents: Any, foretold: Sequence[jax.Array]
+    plan: Plan, weights: Sequence[Any], steps: Step, cotangents: Any, predicted: Sequence[jax.Array]
 ) -> list[jax.Array]:
     def run(hidden: Any) -> Any:
         def one(step: Step, old: Any) -> Any:
@@ -317,6 +307,6 @@ def _one_step_back(
 
     (_, outputs), pullback = jax.vjp(run, list(steps.hidden))
     floating = [c for c, leaf in zip(cotangents.outputs, plan.program.outputs, strict=True) if is_float(leaf.aval)]
-    asked = [c.astype(out.dtype) for c, out in zip(floating, outputs, strict=True)]
-    (found,) = pullback(([a + b for a, b in zip(cotangents.hidden, foretold, strict=True)], asked))
+    by_outputs = [c.astype(out.dtype) for c, out in zip(floating, outputs, strict=True)]
+    (found,) = pullback(([a + b for a, b in zip(cotangents.hidden, predicted, strict=True)], by_outputs))
     return found

@@ -1,11 +1,12 @@
 """E-prop: D-RTRL's traces, low-passed, with a learning signal that need not know the readout weights.
 
 In the paper, `dE/dw = sum_t L_t ebar_t`. The eligibility trace is `e_t = psi_t eps_t`: the trace of the states, as in
-D-RTRL, times the derivative of the spike by them, which is the factor of the group's axon. It is low-passed,
+D-RTRL, times the derivative of the spike by them, which is the factor of the group's output. It is low-passed,
 `ebar_t = kappa ebar_{t-1} + e_t`, as a leaky readout does, so a loss on such a readout is credited to earlier spikes.
 
-A block of steps needs no system of twice the size for that. What is asked of `ebar` over the block, filtered backward,
-`G_k = L_k + kappa G_{k+1}`, is asked of `psi_k eps_k` instead, and the `ebar` from before the block meets `kappa G_1`.
+A block of steps needs no system of twice the size for that. The learning signal, filtered backward over the block,
+`G_k = L_k + kappa G_{k+1}`, meets `psi_k eps_k` where `L_k` would meet `ebar_k`; the `ebar` from before the block meets
+`kappa G_1`.
 """
 
 from collections.abc import Sequence
@@ -18,15 +19,16 @@ import numpy as np
 
 from foretrace._checks import BELOW_ONE, require_choice, require_number
 from foretrace._jax import is_float
+from foretrace.compiler.batch import Batch, find_batch
 from foretrace.compiler.groups import HiddenGroup
-from foretrace.engine.axons import axon_factor, axon_factor_before, axon_pull
+from foretrace.compiler.paths import is_apart_from_outputs
 from foretrace.engine.in_step import add_at
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
+from foretrace.engine.outputs import loss_by_output, output_factor, output_factor_before, output_pull
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector, add, scale, subtract, total
 from foretrace.engine.sweep import credit
 from foretrace.engine.traces import Trace, advance, stepped
-from foretrace.rules.batch import Batch, find_batch
 from foretrace.rules.d_rtrl import D_RTRL, Eligibility, contracted
 from foretrace.rules.helpers import FixedRandomFeedback, as_key, key_numbers
 from foretrace.rules.rule import Block
@@ -41,8 +43,8 @@ class EProp(D_RTRL):
 
     Random feedback stands for the weights between a group and the outputs, and the filter for the leak of a readout
     there. A group that the outputs read without any weights between is itself a readout: its signal is exact and its
-    trace is not filtered again. A model with such groups alone has its readout outside, and all are filtered. What a
-    loss asks of a group's states without the outputs stays exact, too.
+    trace is not filtered again. A model with such groups alone has its readout outside, and all are filtered. The
+    derivative of a loss that reads a group's states without the outputs stays exact, too.
 
     Attributes:
         feedback: `'symmetric'` for the derivative of the loss, `'random'` for fixed random weights from the outputs.
@@ -87,7 +89,7 @@ class EProp(D_RTRL):
         return [self._weights(plan, group) for group in plan.graph.hidden_groups]
 
     def _weights(self, plan: Plan, group: HiddenGroup) -> jax.Array | None:
-        if self.feedback == "symmetric" or not _is_apart_from_outputs(plan, group):
+        if self.feedback == "symmetric" or not is_apart_from_outputs(plan.graph, group):
             return None
         batch = _batch(plan, group)
         units = int(np.prod(group.varshape)) // batch.size
@@ -97,7 +99,9 @@ class EProp(D_RTRL):
     def carry(self, lin: Linearised, transitions: Sequence[Matrix], trace: Eligibility) -> Eligibility:
         if trace.filtered is None:
             return super().carry(lin, transitions, trace)
-        factors = {group: axon_factor(lin, lin.plan.axons[group.index]) for group in filtered_groups(lin.plan)}
+        factors = {
+            group: output_factor(lin, lin.plan.group_outputs[group.index]) for group in filtered_groups(lin.plan)
+        }
         traces, filtered = [], []
         for link, e, bar in zip(lin.plan.links, trace.e, trace.filtered, strict=True):
             transition = transitions[link.group.index]
@@ -123,8 +127,8 @@ class EProp(D_RTRL):
         for group, matrix in zip(lin.plan.graph.hidden_groups, weights, strict=True):
             if matrix is None and group not in chosen:
                 continue
-            asked = _exact(lin, group, cotangents, signals) if matrix is None else _fed(lin, group, cotangents, matrix)
-            partial[group.index], bypass[group.index], before[group.index] = asked.filtered(lin, kappa)
+            own = _exact(lin, group, cotangents, signals) if matrix is None else _fed(lin, group, cotangents, matrix)
+            partial[group.index], bypass[group.index], before[group.index] = own.filtered(lin, kappa)
         gradients = contracted(lin, transitions, signals, partial, bypass, trace.e)
         for link, bar in zip(lin.plan.links, trace.filtered or [None] * len(trace.e), strict=True):
             if bar is not None:
@@ -134,34 +138,34 @@ class EProp(D_RTRL):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of one group over a block: on its axon, and beside it.
+class GroupSignal:
+    """The learning signal of one group over a block: on its output, and beside it.
 
     Attributes:
         group: The group.
-        axon: `L`, the learning signal on the axon, `(K, *varshape)`.
-        past: Whether the step reads the axon of the states from which it starts, so that `L_k` meets `ebar_{k-1}`.
-        partial: What else is asked of the new states.
-        bypass: What else is asked of the previous states; None for nothing.
+        on_output: `L`, the part on the output, `(K, *varshape)`.
+        past: Whether the step reads the output of the states from which it starts, so that `L_k` meets `ebar_{k-1}`.
+        partial: The part on the new states beside the output.
+        bypass: The part on the previous states beside the output; None for zero.
     """
 
     group: HiddenGroup
-    axon: jax.Array
+    on_output: jax.Array
     past: bool
     partial: Vector
     bypass: Vector | None
 
     def filtered(self, lin: Linearised, kappa: float) -> tuple[Vector, Vector | None, jax.Array]:
         """Signals on new and previous states, and on the filtered trace before the block, that come to the same."""
-        axon = lin.plan.axons[self.group.index]
+        output = lin.plan.group_outputs[self.group.index]
         if self.past and not kappa:
-            more = scale(axon_factor_before(lin, axon), self.axon)
-            return self.partial, more if self.bypass is None else add(self.bypass, more), self.axon[0]
-        summed = backward_filter(self.axon, kappa)
+            more = scale(output_factor_before(lin, output), self.on_output)
+            return self.partial, more if self.bypass is None else add(self.bypass, more), self.on_output[0]
+        summed = backward_filter(self.on_output, kappa)
         start = summed[0] if self.past else kappa * summed[0]
         if self.past:
             summed = jnp.concatenate([summed[1:], jnp.zeros_like(summed[:1])])
-        return add(self.partial, axon_pull(lin, axon, summed)), self.bypass, start
+        return add(self.partial, output_pull(lin, output, summed)), self.bypass, start
 
 
 def backward_filter(signal: jax.Array, kappa: float) -> jax.Array:
@@ -186,77 +190,65 @@ def _filtered(
     weighted = [jnp.einsum("k,k...->k...", powers, part) for part in factor]
     later, start = credit(link.group, transition, weighted, None)
     entering = link.edges.accumulate(lin.data(link), lin.push_row(link, add(later, weighted)))
-    total = kappa**lin.count * bar + entering + _on_axon(link, start, trace)
+    total = kappa**lin.count * bar + entering + _times(link, start, trace)
     return advance(link, lin, transition, trace), total.astype(bar.dtype)
 
 
 def _filtered_by_steps(
     link: Link, lin: Linearised, transition: Matrix, factor: Vector, kappa: float, trace: Trace, bar: jax.Array
 ) -> tuple[Trace, jax.Array]:
-    """The same where positions move from step to step; the filtered trace stays at the position of the axon."""
+    """The same where positions move from step to step; the filtered trace stays at the position of the output."""
 
     def one(carry: Any, step: Any) -> tuple[Any, None]:
         trace, bar = carry
         matrix, psi, *rest = step
         data, entering = jax.tree.map(lambda a: a[None], rest)
         trace = stepped(link, trace, matrix, data, entering)
-        return (trace, (kappa * bar + _on_axon(link, psi, trace)).astype(bar.dtype)), None
+        return (trace, (kappa * bar + _times(link, psi, trace)).astype(bar.dtype)), None
 
     steps = (transition, factor, lin.data(link), lin.push(link, lin.identity(link.group)))
     return jax.lax.scan(one, (trace, bar), steps)[0]
 
 
-def _on_axon(link: Link, factor: Vector, trace: Trace) -> jax.Array:
+def _times(link: Link, factor: Vector, trace: Trace) -> jax.Array:
     """The trace of the states times factors, summed over the slots."""
     return total([link.edges.spread(link.places.at(factor[slot])) * e for slot, e in trace.items()])
 
 
 def _reads_past(plan: Plan, group: HiddenGroup) -> bool:
-    return plan.axons[group.index].from_states == "previous" and group.index in plan.bypassed
+    return plan.group_outputs[group.index].from_states == "previous" and group.index in plan.bypassed
 
 
-def _exact(lin: Linearised, group: HiddenGroup, cotangents: Cotangents, signals: Signals) -> Asked:
-    """The derivatives of the losses: by the axon, and what the states ask beside it."""
-    axon, past = lin.plan.axons[group.index], _reads_past(lin.plan, group)
-    own = lin.by_axon(axon, cotangents)
+def _exact(lin: Linearised, group: HiddenGroup, cotangents: Cotangents, signals: Signals) -> GroupSignal:
+    """The derivatives of the losses: by the group's output, and by the states beside it."""
+    output, past = lin.plan.group_outputs[group.index], _reads_past(lin.plan, group)
+    own = loss_by_output(lin, output, cotangents)
     partial, bypass = signals.partial[group.index], signals.bypass[group.index]
     if past:
-        share = scale(axon_factor_before(lin, axon), own)
-        return Asked(group, own, past, partial, scale(share, -1.0) if bypass is None else subtract(bypass, share))
-    return Asked(group, own, past, subtract(partial, axon_pull(lin, axon, own)), bypass)
+        share = scale(output_factor_before(lin, output), own)
+        return GroupSignal(group, own, past, partial, scale(share, -1.0) if bypass is None else subtract(bypass, share))
+    return GroupSignal(group, own, past, subtract(partial, output_pull(lin, output, own)), bypass)
 
 
-def _fed(lin: Linearised, group: HiddenGroup, cotangents: Cotangents, matrix: jax.Array) -> Asked:
+def _fed(lin: Linearised, group: HiddenGroup, cotangents: Cotangents, matrix: jax.Array) -> GroupSignal:
     """Fixed weights times the derivatives of the losses by the outputs."""
     program = lin.plan.program
     floating = [c for c, leaf in zip(cotangents.outputs, program.outputs, strict=True) if is_float(leaf.aval)]
     signal = _to_units(group, _batch(lin.plan, group), floating, matrix)
-    places = [program.hidden_outvars.index(var) for var in group.hidden_outvars]
-    by_states = group.slots_of([cotangents.hidden[place] for place in places])
-    return Asked(group, signal, _reads_past(lin.plan, group), by_states, None)
+    by_states = group.cotangent_slots(lin.plan.of_group(group, cotangents.hidden))
+    return GroupSignal(group, signal, _reads_past(lin.plan, group), by_states, None)
 
 
 def filtered_groups(plan: Plan) -> tuple[HiddenGroup, ...]:
     """The groups that a readout stands behind: those apart from the outputs, or all where none is."""
     groups = plan.graph.hidden_groups
-    return tuple(group for group in groups if _is_apart_from_outputs(plan, group)) or groups
-
-
-def _is_apart_from_outputs(plan: Plan, group: HiddenGroup) -> bool:
-    """Whether weights or time lie between a group and the outputs."""
-    outputs = [out for out in plan.program.output_outvars if is_float(out.aval)]
-    patterns = plan.graph.patterns
-    for states in (group.hidden_outvars, group.hidden_invars):
-        mixed = any(patterns.reaches_through_mixing(state, out) for state in states for out in outputs)
-        if mixed or any(patterns.reaches_directly(state, out) for state in states for out in outputs):
-            return mixed
-    return True
+    return tuple(group for group in groups if is_apart_from_outputs(plan.graph, group)) or groups
 
 
 def _batch(plan: Plan, group: HiddenGroup) -> Batch:
     if not any(is_float(leaf.aval) for leaf in plan.program.outputs):
         raise ValueError("Random feedback comes from the outputs of a step, and this model returns no floating ones.")
-    return find_batch(plan, group)
+    return find_batch(plan.graph, group)
 
 
 def _to_units(group: HiddenGroup, batch: Batch, errors: Sequence[jax.Array], matrix: jax.Array) -> jax.Array:

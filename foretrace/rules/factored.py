@@ -133,10 +133,10 @@ def advance_factors(
     Args:
         links: The links.
         lin: The derivatives of the block's steps.
-        transitions: `D` of every group at each step; not asked for where `a_f` is zero.
+        transitions: `D` of every group at each step; not needed where `a_f` is zero.
         factors: The factors before the block.
         decays: What is left of them after a step.
-        signals: What the losses ask; None where there are none.
+        signals: The derivatives of the losses; None where there are none.
 
     Returns:
         `sum_k l_k . ehat_k + b_k . ehat_{k-1}` as pairs of a weight's place and a part of its gradient, and the factors
@@ -152,13 +152,12 @@ def advance_factors(
     )
 
     def one(before: Factors, item: Any) -> tuple[Factors, Any]:
-        data, pushed, matrices, asked = item
+        data, pushed, matrices, given = item
         after = _stepped(effect.chosen, before, data, pushed, matrices, decays)
         if signals is None:
             return after, None
-        asking = [asked[g] for g in groups]
-        now = _asked(effect.chosen, after, [partial for partial, _ in asking], decays)
-        past = _asked(effect.chosen, before, [bypass for _, bypass in asking], decays)
+        now = _cotangents(effect.chosen, after, [given[g][0] for g in groups], decays)
+        past = _cotangents(effect.chosen, before, [given[g][1] for g in groups], decays)
         return after, (after.entered, now, past)
 
     if lin.count == 1:
@@ -188,10 +187,10 @@ def _stepped(links: Sequence[Link], factors: Factors, data: Any, pushed: Any, ma
     return Factors(entered, effect, jnp.minimum(factors.steps, LAST_STEP - 1) + 1)
 
 
-def _asked(
+def _cotangents(
     links: Sequence[Link], factors: Factors, signals: Sequence[Vector | None], decays: Decays
 ) -> list[jax.Array | None]:
-    """For each `y`, what signals on the states ask of it through `qhat`."""
+    """Cotangents of each `y` from signals on the states, through `qhat`."""
     scale = _unbiased(decays.effect, factors.steps)
     return [
         None if signal is None else scale.astype(signal[0].dtype) * _joined(link, effect, signal)
@@ -216,17 +215,17 @@ def _before(start: Any, stacked: Any) -> Any:
 
 
 def _gradients(
-    links: Sequence[Link], sums: Sequence[Any], asked: Sequence[jax.Array | None]
+    links: Sequence[Link], sums: Sequence[Any], cotangents: Sequence[jax.Array | None]
 ) -> list[tuple[int, jax.Array]]:
     """One product for each weight of an operator, whatever the number of groups that it reaches."""
     entered, effect = _entered(links), _effect(links)
-    cotangents: dict[int, jax.Array] = {}
-    for sum_number, asked_number in zip(entered.number, effect.number, strict=True):
-        part = asked[asked_number]
+    summed: dict[int, jax.Array] = {}
+    for n, effect_number in zip(entered.number, effect.number, strict=True):
+        part = cotangents[effect_number]
         if part is not None:
-            cotangents[sum_number] = cotangents[sum_number] + part if sum_number in cotangents else part
+            summed[n] = summed[n] + part if n in summed else part
     chosen = entered.chosen
-    return [(chosen[n].weight_index, chosen[n].edges.gradient(sums[n], part)) for n, part in cotangents.items()]
+    return [(chosen[n].weight_index, chosen[n].edges.gradient(sums[n], part)) for n, part in summed.items()]
 
 
 def contract_factors(
@@ -234,17 +233,13 @@ def contract_factors(
 ) -> list[tuple[int, jax.Array]]:
     """The gradients by one signal for each group on its present states, through the past."""
     chosen = _effect(links).chosen
-    asked = _asked(chosen, factors, [signals[link.group.index] for link in chosen], decays)
-    sums, asked = jax.tree.map(lambda a: a[None], (factors.entered, asked))
-    return _gradients(links, sums, asked)
+    found = _cotangents(chosen, factors, [signals[link.group.index] for link in chosen], decays)
+    return _gradients(links, *jax.tree.map(lambda a: a[None], (factors.entered, found)))
 
 
 def signals_of(plan: Plan, signal: Sequence[jax.Array]) -> list[Vector]:
     """One signal for each group, from one array for each state."""
-    invars = plan.program.hidden_invars
-    return [
-        group.slots_of([signal[invars.index(var)] for var in group.hidden_invars]) for group in plan.graph.hidden_groups
-    ]
+    return [group.cotangent_slots(plan.of_group(group, signal)) for group in plan.graph.hidden_groups]
 
 
 class FactoredRule(Rule):

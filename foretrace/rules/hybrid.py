@@ -122,17 +122,17 @@ def _history(
 ) -> tuple[list[tuple[int, jax.Array]], list[jax.Array | None]]:
     """What the traces before the block are worth, and what is added to the in-step cotangents of each link's `y`."""
     whole, factored = choose(plan)
-    asked = {
+    credits = {
         g: credit(plan.graph.hidden_groups[g], transitions[g], signals.partial[g], signals.bypass[g])
         for g in {link.group.index for link in whole}
     }
     started = [
-        (link.weight_index, contract(link, e, asked[link.group.index][1]))
+        (link.weight_index, contract(link, e, credits[link.group.index][1]))
         for link, e in zip(whole, traces, strict=True)
     ]
     history: list[jax.Array | None] = [None] * len(plan.links)
     for link in whole:
-        history[link.index] = lin.pull(link, asked[link.group.index][0])
+        history[link.index] = lin.pull(link, credits[link.group.index][0])
     replaced = _replaced(plan)
     for link in factored:  # the factors hold the present step too
         if link.y_var not in replaced:

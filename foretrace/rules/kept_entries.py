@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from foretrace.compiler import sparse
-from foretrace.rules.reach import Colours, Reach, colour_rows
+from foretrace.compiler.influence import Colours, InfluencePattern, colour_rows
 
 SMALL_ISLAND = 8
 
@@ -76,7 +76,7 @@ class Layout:
         tables: The index tables, in NumPy.
         by_rows: Whether derivatives of states by states come from cotangents of the new ones, else from tangents.
         states_count: The number of colours for them.
-        places: The parameters that reach a state, those with the same colours together.
+        places: The parameters that influence a state, those with the same colours together.
         params_counts: The number of colours for each of these sets.
     """
 
@@ -92,42 +92,42 @@ class Layout:
         return sum(int(np.prod(shelf.shape)) for shelf in self.tables.shelves)
 
 
-def lay_out(reach: Reach) -> Layout:
+def lay_out(influence: InfluencePattern) -> Layout:
     """Makes the tables for some kept sets."""
-    by_rows, colours = _state_colours(reach)
+    by_rows, colours = _state_colours(influence)
     places: dict[bytes, list[int]] = {}
-    for k, own in enumerate(reach.colours):
+    for k, own in enumerate(influence.colours):
         if own is not None:
             places.setdefault(own.of.tobytes(), []).append(k)
     sets = list(places.values())
-    shelves = _shelves(reach, _start_and_stride(reach, sets), colours.of, by_rows) if reach.kept.nnz else []
-    params = [own for own in (reach.colours[first] for first, *_ in sets) if own is not None]
+    shelves = _shelves(influence, _start_and_stride(influence, sets), colours.of, by_rows) if influence.kept.nnz else []
+    params = [own for own in (influence.colours[first] for first, *_ in sets) if own is not None]
     tables = Tables(colours.of, [own.of for own in params], shelves)
     return Layout(tables, by_rows, colours.count, sets, [own.count for own in params])
 
 
-def _state_colours(reach: Reach) -> tuple[bool, Colours]:
+def _state_colours(influence: InfluencePattern) -> tuple[bool, Colours]:
     """Colours of new states, or of previous ones if they are fewer."""
-    states = reach.structure.states
+    states = influence.step.states
     new, previous = colour_rows(states), colour_rows(sparse.transpose(states))
     return (True, new) if new.count <= previous.count else (False, previous)
 
 
-def _start_and_stride(reach: Reach, sets: list[list[int]]) -> np.ndarray:
+def _start_and_stride(influence: InfluencePattern, sets: list[list[int]]) -> np.ndarray:
     """For every parameter element, where its derivatives lie among those of all parameters, colour by colour."""
-    sizes = [matrix.shape[1] for matrix in reach.structure.params]
+    sizes = [matrix.shape[1] for matrix in influence.step.params]
     found = [np.full((2, size), -1) for size in sizes]
     offset = 0
     for place in itertools.chain(*sets):
-        own = reach.colours[place]
+        own = influence.colours[place]
         found[place] = np.stack([offset + np.arange(sizes[place]), np.full(sizes[place], sizes[place])])
         offset += 0 if own is None else own.count * sizes[place]
     return np.concatenate(found, axis=1)
 
 
-def _couplings(reach: Reach) -> sp.csr_array:
+def _couplings(influence: InfluencePattern) -> sp.csr_array:
     """Which kept entries act on which in a step; both are numbered in the order of the kept sets."""
-    kept, states = reach.kept, reach.structure.states
+    kept, states = influence.kept, influence.step.states
     sources, lengths = [], []
     at_once = max(1, 2**24 // max(1, states.shape[0], int(np.diff(kept.indptr).max() * np.diff(states.indptr).max())))
     for first in range(0, kept.shape[0], at_once):
@@ -144,11 +144,11 @@ def _couplings(reach: Reach) -> sp.csr_array:
     return sparse.from_parts(np.concatenate(sources), np.concatenate([[0], *lengths]).cumsum(), (kept.nnz, kept.nnz))
 
 
-def _shelves(reach: Reach, places: np.ndarray, colours: np.ndarray, by_rows: bool) -> list[Shelf]:
+def _shelves(influence: InfluencePattern, places: np.ndarray, colours: np.ndarray, by_rows: bool) -> list[Shelf]:
     """Gives every kept entry an island, every island a row of a type's piece, every piece a shelf."""
     from scipy.sparse.csgraph import connected_components  # slow to import, and few rules need it
 
-    kept, couplings = reach.kept, _couplings(reach)
+    kept, couplings = influence.kept, _couplings(influence)
     count, island = connected_components(couplings, directed=False)
     entry = {"type": np.repeat(np.arange(kept.shape[0]), np.diff(kept.indptr)), "state": kept.indices, "island": island}
     entry["r"] = _rank(island)
@@ -158,28 +158,28 @@ def _shelves(reach: Reach, places: np.ndarray, colours: np.ndarray, by_rows: boo
     type_of_island[island] = entry["type"]
     dense = (size <= SMALL_ISLAND) | (2 * width >= size)
     pieces, piece = np.unique(np.stack([type_of_island, _class(size), dense], axis=1), axis=0, return_inverse=True)
-    elements = np.bincount(reach.type_of[reach.type_of >= 0], minlength=kept.shape[0])
+    elements = np.bincount(influence.type_of[influence.type_of >= 0], minlength=kept.shape[0])
     alike = np.stack([pieces[:, 1], pieces[:, 2], _class(np.bincount(piece)), _class(elements[pieces[:, 0]])], axis=1)
     kinds, shelf = np.unique(alike, axis=0, return_inverse=True)
     entry |= {"i": _rank(piece)[island], "u": _rank(shelf)[piece][island], "shelf": shelf[piece][island]}
-    entry["direct"] = np.asarray(reach.direct[entry["type"], entry["state"]]).reshape(-1) - 1
-    members = _members(reach, places)
+    entry["direct"] = np.asarray(influence.direct[entry["type"], entry["state"]]).reshape(-1) - 1
+    members = _members(influence, places)
     return [
         _shelf(
             {name: values[entry["shelf"] == k] for name, values in entry.items()},
             [members[t] for t in pieces[shelf == k, 0]],
             _coupled(couplings, entry, k, colours, by_rows),
             bool(dense_kind),
-            (kept.shape[1], len(reach.type_of)),
+            (kept.shape[1], len(influence.type_of)),
         )
         for k, (_, dense_kind, _, _) in enumerate(kinds)
     ]
 
 
-def _members(reach: Reach, places: np.ndarray) -> list[np.ndarray]:
+def _members(influence: InfluencePattern, places: np.ndarray) -> list[np.ndarray]:
     """For each type: its elements, where their derivatives start, and the stride."""
-    order = np.argsort(reach.type_of, kind="stable")
-    bounds = np.searchsorted(reach.type_of[order], np.arange(reach.kept.shape[0] + 1))
+    order = np.argsort(influence.type_of, kind="stable")
+    bounds = np.searchsorted(influence.type_of[order], np.arange(influence.kept.shape[0] + 1))
     table = np.concatenate([np.arange(len(order))[None], places])[:, order]
     return [table[:, first:last] for first, last in itertools.pairwise(bounds)]
 

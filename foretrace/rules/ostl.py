@@ -12,19 +12,17 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foretrace.compiler import sparse
-from foretrace.compiler.blocks import Block as Pattern
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.groups import HiddenGroup
-from foretrace.compiler.patterns import analyse
-from foretrace.compiler.positions import TransitionKind, slot_blocks
-from foretrace.engine.evaluate import Step, run_forward
+from foretrace.compiler.paths import later_slots
+from foretrace.compiler.recurrence import RecurrentGroup, recurrent_group
+from foretrace.engine.evaluate import Step, from_states, run_forward
 from foretrace.engine.linearise import Linearised
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector, add, scale
@@ -60,11 +58,8 @@ class OSTLRecurrent(D_RTRL):
         return super().advance(_widened(plan), params, block, trace)
 
     def transitions(self, lin: Linearised) -> list[Matrix]:
-        colors = _whole(lin.plan.graph).colors
-        return [
-            lin.transition(group) if color is None else _diagonal(lin, group, color)
-            for group, color in zip(lin.plan.graph.hidden_groups, colors, strict=True)
-        ]
+        pairs = zip(lin.plan.graph.hidden_groups, _recurrent(lin.plan.graph), strict=True)
+        return [lin.transition(group) if own is None else _diagonal(lin, group, own.colors) for group, own in pairs]
 
     def credit(
         self, plan: Plan, params: Sequence[Any], trace: Eligibility, signal: Sequence[jax.Array]
@@ -93,99 +88,43 @@ class OSTLFeedforward(pp_prop):
     decay_or_rank: Any = 1e-6
 
 
-class _Whole(NamedTuple):
-    """The groups of a graph as the whole diagonal carries them.
-
-    Attributes:
-        groups: The groups, with every dependence of a position on itself.
-        colors: For each group, the colour of each position; None where the direct transition is kept.
-    """
-
-    groups: list[HiddenGroup]
-    colors: list[np.ndarray | None]
-
-
 @functools.lru_cache(maxsize=8)
-def _whole(graph: ETraceGraph) -> _Whole:
-    groups: list[HiddenGroup] = []
-    colors: list[np.ndarray | None] = []
-    for group in graph.hidden_groups:
-        blocks = None if group.positions.kind is TransitionKind.RELABELLED else _patterns(graph, group)
-        colors.append(None if blocks is None else _colour(blocks))
-        groups.append(group if blocks is None else _at_own_positions(group, blocks))
-    return _Whole(groups, colors)
+def _recurrent(graph: ETraceGraph) -> list[RecurrentGroup | None]:
+    return [recurrent_group(graph, group) for group in graph.hidden_groups]
 
 
 @functools.lru_cache(maxsize=8)
 def _widened(plan: Plan) -> Plan:
     """The plan with traces for every slot that is reached through the whole step."""
-    groups = _whole(plan.graph).groups
-    return dataclasses.replace(plan, links=tuple(_widened_link(link, groups[link.group.index]) for link in plan.links))
+    found = _recurrent(plan.graph)
+    return dataclasses.replace(plan, links=tuple(_widened_link(link, found[link.group.index]) for link in plan.links))
 
 
-def _patterns(graph: ETraceGraph, group: HiddenGroup) -> list[list[Pattern]]:
-    """Which positions of each new slot depend on which of each old one, by any path through the step."""
-    found = analyse(graph.values.data_jaxpr, group.hidden_invars, cut=False, consts=graph.program.consts)
-    states = [[found.of(new, old) for old in group.hidden_invars] for new in group.hidden_outvars]
-    return slot_blocks(states, group.slots, group.positions.size)
-
-
-def _colour(blocks: Sequence[Sequence[Pattern]]) -> np.ndarray:
-    """Colours positions so that none of a colour acts on another within a step."""
-    matrix = functools.reduce(sparse.union, [block.matrix for row in blocks for block in row])
-    rivals = sparse.union(matrix, sparse.transpose(matrix))
-    colors = np.full(matrix.shape[0], -1, dtype=np.int64)
-    for position in range(matrix.shape[0]):
-        taken = colors[rivals.indices[rivals.indptr[position] : rivals.indptr[position + 1]]]
-        free = np.setdiff1d(np.arange(len(taken) + 1), taken)
-        colors[position] = free[0]
-    return colors
-
-
-def _at_own_positions(group: HiddenGroup, blocks: Sequence[Sequence[Pattern]]) -> HiddenGroup:
-    """The group as it passes from step to step when the whole diagonal carries it."""
-    kept = tuple(tuple(_on_diagonal(block) for block in row) for row in blocks)
-    return dataclasses.replace(group, positions=dataclasses.replace(group.positions, blocks=kept))
-
-
-def _on_diagonal(block: Pattern) -> Pattern:
-    rows, columns = block.pairs()
-    own = rows[rows == columns]
-    return Pattern((block.shape[0],), (block.shape[1],), matrix=sparse.from_pairs(own, own, block.shape))
-
-
-def _widened_link(link: Link, group: HiddenGroup) -> Link:
-    slots = set(link.slots)
-    while more := {i for i, row in enumerate(group.positions.blocks) for j in slots if not row[j].is_empty} - slots:
-        slots |= more
-    places = dataclasses.replace(link.places, group=group)
-    return dataclasses.replace(link, group=group, places=places, slots=tuple(sorted(slots)))
+def _widened_link(link: Link, found: RecurrentGroup | None) -> Link:
+    if found is None:
+        return link
+    places = dataclasses.replace(link.places, group=found.group)
+    return dataclasses.replace(link, group=found.group, places=places, slots=later_slots(found.group, link.slots))
 
 
 def _diagonal(lin: Linearised, group: HiddenGroup, colors: np.ndarray) -> Matrix:
     """The block diagonal of the Jacobian of a group's new states by its previous ones, at each step."""
     steps, plan = lin.steps, lin.plan
-    old = [plan.program.hidden_invars.index(var) for var in group.hidden_invars]
-    new = [plan.program.hidden_outvars.index(var) for var in group.hidden_outvars]
 
     def states(own: Any) -> list[jax.Array]:
         def one(step: Step, own: Any) -> list[jax.Array]:
-            hidden = list(step.hidden)
-            for place, value in zip(old, own, strict=True):
-                hidden[place] = value
-            after, *_ = run_forward(plan, lin.weights, Step(hidden, step.other, step.inputs, []))
-            return group.value_slots([after[place] for place in new])
+            after, *_ = run_forward(plan, lin.weights, from_states(plan, step, group, own))
+            return group.value_slots(plan.of_group(group, after))
 
         return jax.vmap(one)(steps, own)
 
-    after, pullback = jax.vjp(states, [steps.hidden[place] for place in old])
-
+    after, pullback = jax.vjp(states, plan.of_group(group, steps.hidden))
     zero = jnp.zeros_like(after[0])
 
     def add_color(total: list[Vector], color: jax.Array) -> tuple[list[Vector], None]:
         mask = (jnp.asarray(colors) == color).astype(zero.dtype).reshape(group.varshape)
         rows = [
-            group.slots_of(pullback([zero + mask if i == k else zero for k in range(group.num_state)])[0])
+            group.cotangent_slots(pullback([zero + mask if i == k else zero for k in range(group.num_state)])[0])
             for i in range(group.num_state)
         ]
         return [add(row, scale(more, mask)) for row, more in zip(total, rows, strict=True)], None

@@ -63,7 +63,7 @@ class OSTTP(OuterSignal):
                 )
         return super().init(plan)
 
-    def on_axon(self, group: HiddenGroup, outer: Any) -> jax.Array | None:
+    def on_output(self, group: HiddenGroup, outer: Any) -> jax.Array | None:
         matrix = self.B_list[group.index]
         if matrix is None:
             return None

@@ -2,8 +2,8 @@
 
 A spike that feeds a later layer goes on acting there while the potential that it raised leaks away. OTPE estimates that
 with one more trace. Per weight, `e_t = leak e_{t-1} + F_t A(x_t)` is its influence on the states of its group, and
-`R_t = leak R_{t-1} + (da_t/ds_t) e_t` that on the *sum of effects* of the group's axon `a` (its spikes). What a loss
-asks of the axon through later groups, `c_t`, meets `R_t`; everything else that it asks of the states meets `e_t`:
+`R_t = leak R_{t-1} + (da_t/ds_t) e_t` that on the *sum of effects* of the group's output `a` (its spikes). The
+derivative of a loss by the output through later groups, `c_t`, meets `R_t`; the rest of the learning signal, `e_t`:
 
     sum_t [ what acts otherwise than directly ]  +  (l_t - (da_t/ds_t)^T c_t) . e_t  +  c_t . R_t
 
@@ -109,7 +109,7 @@ class OTPE(Rule):
         return None if gradients is None else plan.pull_back(params, gradients), after
 
     def credit(self, plan: Plan, params: Sequence[Any], trace: Any, signal: Sequence[jax.Array]) -> list[jax.Array]:
-        """As in `Rule`. The signal is on states, not on axons, so it meets `e` alone."""
+        """As in `Rule`. The signal is on states, not on outputs, so it meets `e` alone."""
         joined, gradients = signals_of(plan, signal), plan.zero_gradients()
         if self.mode == "approx":
             parts = contract_factors(plan.links, trace.now, Decays(self.leak, 0.0), joined)
@@ -164,10 +164,10 @@ def _swept(
     after = [_carried(lin, systems[link.group.index], link, e) for link, e in zip(links, traces, strict=True)]
     if signals is None:
         return None, after
-    asked = [credit(system.group, system.transition, system.partial, system.bypass) for system in systems]
+    credits = [credit(system.group, system.transition, system.partial, system.bypass) for system in systems]
     history: list[jax.Array | None] = []
     for link, e in zip(links, traces, strict=True):
-        system, (later, start) = systems[link.group.index], asked[link.group.index]
+        system, (later, start) = systems[link.group.index], credits[link.group.index]
         more = subtract(system.entering(add(later, system.partial)), signals.partial[link.group.index])
         history.append(lin.pull(link, more))
         add_at(signals.weights, link.weight_index, contract(link, e, start))
@@ -200,14 +200,14 @@ def _walked(
 
     def one(carry: Any, item: Any) -> tuple[Any, None]:
         traces, gradients = carry
-        moving, asked = item
+        moving, signals = item
         after = [
             _limited(link, stepped(link, e, matrix, *jax.tree.map(lambda a: a[None], rest)), limit)
             for link, e, (matrix, *rest) in zip(links, traces, moving, strict=True)
         ]
         if losses:
             gradients = list(gradients)
-            for link, old, new, (now, past) in zip(links, traces, after, asked, strict=True):
+            for link, old, new, (now, past) in zip(links, traces, after, signals, strict=True):
                 add_at(gradients, link.weight_index, contract(link, new, now))
                 if past is not None:
                     add_at(gradients, link.weight_index, contract(link, old, past))
@@ -239,16 +239,16 @@ def _advance_estimates(
 
     def one(carry: Any, item: Any) -> tuple[Any, Any]:
         entered, before = carry
-        data, pushed, asked = item
+        data, pushed, signals = item
         entered = jax.tree.map(lambda p, x: (leak * p + x).astype(p.dtype), entered, data)
         sums = jax.tree.map(lambda z, p: leak * z + p, before.sums, entered)
         sums = sums if limit is None else jax.tree.map(lambda z: jnp.clip(z, -limit, limit), sums)
         averages = [(leak * n + f).astype(n.dtype) for n, f in zip(before.averages, pushed, strict=True)]
         after = before._replace(sums=sums, averages=averages, weight=leak * before.weight + 1)
-        if asked is None:
+        if signals is None:
             return (entered, after), None
-        now = _asked(links, after, [signal for signal, _ in asked])
-        return (entered, after), (sums, now, _asked(links, before, [signal for _, signal in asked]))
+        now = _cotangents(links, after, [new for new, _ in signals])
+        return (entered, after), (sums, now, _cotangents(links, before, [old for _, old in signals]))
 
     (_, after), found = jax.lax.scan(one, ([entered[link.index] for link in links], trace), items, length=lin.count)
     if not losses:
@@ -259,8 +259,8 @@ def _advance_estimates(
     return [(link.weight_index, link.edges.gradient(z, c)) for link, z, c in pairs if c is not None], after
 
 
-def _asked(links: Sequence[Link], trace: Estimates, signals: Sequence[jax.Array | None]) -> list[jax.Array | None]:
-    """What signals on the axons ask of each `y` through `gbar`."""
+def _cotangents(links: Sequence[Link], trace: Estimates, signals: Sequence[jax.Array | None]) -> list[jax.Array | None]:
+    """Cotangents of each `y` from signals on the outputs, through `gbar`."""
     weight = jnp.where(trace.weight > 0, trace.weight, 1)
     return [
         None if signal is None else jnp.sum(n * link.places.at(signal), axis=0) / weight.astype(n.dtype)

@@ -1,8 +1,8 @@
-"""Rules whose learning signal comes from outside of the model: D-RTRL's traces times a signal on the axons.
+"""Rules whose learning signal comes from outside of the model: D-RTRL's traces times a signal on the outputs of groups.
 
 The gradient of a parameter with a relation is `sum_t M_t . (psi_t eps_t)`: the signal, times the trace of the states
-taken to the axon of their group. What a loss asks beside (of readouts, and of whatever acts otherwise than directly
-through the states of a group) keeps its exact in-step gradient.
+taken to the output of their group. Where a loss is given, readouts, and whatever acts otherwise than directly through
+the states of a group, keep their exact in-step gradient.
 
 Such a rule learns without a loss as well. A block that brings a signal and no loss counts as one whose losses are zero:
 `advance` gives its gradient, in which parameters without a relation have zeros.
@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from foretrace.compiler.groups import HiddenGroup
-from foretrace.engine.axons import axon_pull
 from foretrace.engine.linearise import Cotangents, Linearised
+from foretrace.engine.outputs import output_pull
 from foretrace.engine.plan import Plan
 from foretrace.engine.slots import Matrix
 from foretrace.program.records import path_name
@@ -33,8 +33,8 @@ class OuterSignal(D_RTRL):
         """What comes from outside, stacked over the steps; None where nothing came."""
         return block.external
 
-    def on_axon(self, group: HiddenGroup, outer: Any) -> jax.Array | None:
-        """The signal on a group's axon, `(K, *varshape)`; None for what the losses ask."""
+    def on_output(self, group: HiddenGroup, outer: Any) -> jax.Array | None:
+        """The signal on a group's output, `(K, *varshape)`; None for the derivative of the losses."""
         raise NotImplementedError
 
     def cotangents(self, plan: Plan, block: Block) -> Cotangents | None:
@@ -59,10 +59,10 @@ class OuterSignal(D_RTRL):
         signals = lin.signals(cotangents)
         partial, bypass = list(signals.partial), list(signals.bypass)
         for group in lin.plan.graph.hidden_groups:
-            signal = self.on_axon(group, outer)
+            signal = self.on_output(group, outer)
             if signal is not None:
                 dtype = partial[group.index][0].dtype
-                partial[group.index] = axon_pull(lin, lin.plan.axons[group.index], signal.astype(dtype))
+                partial[group.index] = output_pull(lin, lin.plan.group_outputs[group.index], signal.astype(dtype))
                 bypass[group.index] = None
         return contracted(lin, transitions, signals, partial, bypass, trace.e)
 

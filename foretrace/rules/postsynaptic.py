@@ -1,8 +1,8 @@
-"""The linear system behind OTPE: for each group, the slots of its states and one more for the effects of its axon.
+"""The linear system behind OTPE: for each group, the slots of its states and one more for the effects of its output.
 
 `e_t = leak e_{t-1} + F_t A(x_t)` and `R_t = leak R_{t-1} + (da_t/ds_t) e_t` are one system with the transition
 `[[leak, 0], [leak da/ds, leak]]`, so that everything which carries, sweeps and contracts traces serves it unchanged.
-A group whose axon acts on no other group has no slot for `R`.
+A group whose output acts on no other group has no slot for `R`.
 """
 
 import dataclasses
@@ -12,12 +12,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from foretrace._jax import Atom, Literal
-from foretrace.compiler import blocks
 from foretrace.compiler.groups import HiddenGroup
+from foretrace.compiler.paths import feeds_others
+from foretrace.compiler.pattern import empty, identity
 from foretrace.compiler.positions import Slot, Transition, TransitionKind
-from foretrace.engine.axons import axon_factor, axon_factor_before
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
+from foretrace.engine.outputs import loss_by_output, output_factor, output_factor_before
 from foretrace.engine.places import Places
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector, add, scale, subtract
@@ -34,23 +34,13 @@ class Estimating(NamedTuple):
 @functools.lru_cache(maxsize=8)
 def estimating(plan: Plan) -> Estimating:
     """The system of a plan."""
-    groups = [_with_slot(group, _feeds_others(plan, group)) for group in plan.graph.hidden_groups]
+    groups = [_with_slot(output.group, feeds_others(plan.graph, output)) for output in plan.group_outputs]
     return Estimating(groups, [_placed(plan, link, groups[link.group.index]) for link in plan.links])
-
-
-def _feeds_others(plan: Plan, group: HiddenGroup) -> bool:
-    """Whether the axon of a group acts on new states of another within the step."""
-    own, reached = set(group.hidden_outvars), {plan.axons[group.index].var}
-    for eqn in plan.jaxpr.eqns:
-        if any(not isinstance(atom, Literal) and atom in reached for atom in eqn.invars):
-            reached |= {out for out in eqn.outvars if out not in own}
-    others: set[Atom] = set(plan.program.hidden_outvars) - own
-    return bool(reached & others)
 
 
 def _with_slot(group: HiddenGroup, feeds_others: bool) -> HiddenGroup:
     """The group as the leak carries it: every value stays where it is, whatever the model's own transition does."""
-    own, none = blocks.identity((group.positions.size,)), blocks.empty((group.positions.size,), (group.positions.size,))
+    own, none = identity((group.positions.size,)), empty((group.positions.size,), (group.positions.size,))
     count = group.num_state
     rows = [[own if i == j else none for j in range(count + feeds_others)] for i in range(count)]
     rows += [[own] * (count + 1)] if feeds_others else []
@@ -80,15 +70,15 @@ def without_last(link: Link, trace: Trace) -> Trace:
 
 
 class System:
-    """The linear system of `e` and `R` of one group over a block, and what the losses ask of it.
+    """The linear system of `e` and `R` of one group over a block, and the learning signal on it.
 
     Attributes:
         count: The number of states at a position, without `R`.
         factor: `da/ds` at each step; None for a group that feeds no other.
         transition: What carries the slots.
         entrance: What takes new states to the slots, a row for each slot and a column for each state.
-        partial: What the losses ask of the slots.
-        bypass: What they ask of the slots before the step; None for nothing.
+        partial: The losses by the slots.
+        bypass: The losses by the slots before the step; None where it is zero.
     """
 
     partial: Vector
@@ -103,12 +93,12 @@ class System:
         cotangents: Cotangents | None,
     ) -> None:
         original = lin.plan.graph.hidden_groups[group.index]
-        self.group, self.count, axon = group, original.num_state, lin.plan.axons[group.index]
+        self.group, self.count, output = group, original.num_state, lin.plan.group_outputs[group.index]
         self.entrance = lin.identity(original)
         self.factor: Vector | None = None
         carried: Matrix = self.entrance
         if group.num_state > self.count:
-            self.factor = axon_factor(lin, axon)
+            self.factor = output_factor(lin, output)
             self.entrance = [*self.entrance, list(self.factor)]
             last = lin.identity(group)
             carried = [[*row, unit[-1]] for row, unit in zip(self.entrance, last, strict=True)]
@@ -116,26 +106,25 @@ class System:
         if signals is not None and cotangents is not None:
             self.partial, self.bypass = signals.partial[group.index], signals.bypass[group.index]
             if self.factor is not None:
-                self._ask(lin, cotangents, self.factor)
+                self._move_signal(lin, cotangents, self.factor)
 
-    def _ask(self, lin: Linearised, cotangents: Cotangents, factor: Vector) -> None:
-        """Moves what the losses ask of the axon through later groups from the states to `R`."""
-        axon = lin.plan.axons[self.group.index]
-        # With all new states held fixed, what is left is what the losses read of the axon itself.
-        everything = dataclasses.replace(axon.group, hidden_outvars=tuple(lin.plan.program.hidden_outvars))
-        near = lin.by_axon(dataclasses.replace(axon, group=everything), cotangents)
-        through = lin.by_axon(axon, cotangents) - near
+    def _move_signal(self, lin: Linearised, cotangents: Cotangents, factor: Vector) -> None:
+        """Moves the losses' cotangent of the output through later groups from the states to `R`."""
+        output = lin.plan.group_outputs[self.group.index]
+        # With all new states held fixed, what is left is what the losses read of the output itself.
+        near = loss_by_output(lin, output, cotangents, held=lin.plan.program.hidden_outvars)
+        through = loss_by_output(lin, output, cotangents) - near
         nothing = jnp.zeros_like(through)
-        if axon.from_states == "new":
+        if output.from_states == "new":
             self.partial = [*subtract(self.partial, scale(factor, through)), through]
             self.bypass = None if self.bypass is None else [*self.bypass, nothing]
         else:
             self.partial = [*self.partial, nothing]
             if self.bypass is not None:
-                own = subtract(self.bypass, scale(axon_factor_before(lin, axon), through))
+                own = subtract(self.bypass, scale(output_factor_before(lin, output), through))
                 self.bypass = [*own, through]
 
     def entering(self, slots: Vector) -> Vector:
-        """What is asked of new states, of what is asked of the slots."""
+        """Cotangents of the new states from those of the slots."""
         states = slots[: self.count]
         return states if self.factor is None else add(states, scale(self.factor, slots[-1]))

@@ -80,7 +80,7 @@ class RTRL(Rule):
         self, plan: Plan, params: Sequence[Any], block: Block, trace: Influence
     ) -> tuple[list[jax.Array] | None, Influence]:
         weights = weights_of(plan, params)
-        asked = in_step(plan, weights, block)
+        cotangents = in_step(plan, weights, block)
 
         def one(carry: tuple[jax.Array, jax.Array], item: tuple[Any, Any]) -> tuple[Any, None]:
             influence, total = carry
@@ -99,10 +99,10 @@ class RTRL(Rule):
 
         before = trace.jacobian
         start = (before, jnp.zeros(before.shape[0], before.dtype))
-        (jacobian, total), _ = jax.lax.scan(one, start, (block.steps, None if asked is None else asked[1]))
-        if asked is None:
+        (jacobian, total), _ = jax.lax.scan(one, start, (block.steps, None if cotangents is None else cotangents[1]))
+        if cotangents is None:
             return None, Influence(jacobian)
-        return added(weights.pull_back(asked[0]), _gradients(plan, total)), Influence(jacobian)
+        return added(weights.pull_back(cotangents[0]), _gradients(plan, total)), Influence(jacobian)
 
     def credit(
         self, plan: Plan, params: Sequence[Any], trace: Influence, signal: Sequence[jax.Array]

@@ -77,7 +77,7 @@ class Rule:
         raise NotImplementedError
 
     def credit(self, plan: Plan, params: Sequence[Any], trace: Any, signal: Sequence[jax.Array]) -> list[jax.Array]:
-        """The gradient by what is asked of the hidden states now, one array for each state, through the past alone."""
+        """The gradient by a signal on the present hidden states, one array for each of them, through the past alone."""
         raise NotImplementedError
 
     def synthetic_gradient(self, plan: Plan, trace: Any, hidden: Sequence[jax.Array]) -> list[jax.Array] | None:

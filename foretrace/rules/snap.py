@@ -1,7 +1,7 @@
 """SnAp-n: those entries of the whole Jacobian that a parameter's influence reaches within `n` steps.
 
 The update is that of RTRL with all other entries held at zero: `J_t = mask * (H_t J_{t-1} + P_t)`. Which entries those
-are follows from the structure of the step alone, and nothing else is ever stored: see `reach.py` and
+are follows from the structure of the step alone, and nothing else is ever stored: see `compiler/influence.py` and
 `kept_entries.py`. The derivatives `H_t` and `P_t` come from a few cotangents (or tangents) of ones, each of which
 serves all states of one colour.
 """
@@ -17,10 +17,11 @@ import jax.numpy as jnp
 
 from foretrace._checks import require_count
 from foretrace._jax import is_complex
+from foretrace.compiler.influence import InfluencePattern, find_influence
+from foretrace.compiler.neighbourhood import SnapPattern
 from foretrace.engine.plan import Plan
 from foretrace.errors import NotSupportedError
 from foretrace.rules.kept_entries import Layout, Shelf, Tables, lay_out
-from foretrace.rules.reach import Reach, find_reach
 from foretrace.rules.rule import Block, Rule
 from foretrace.rules.whole_step import (
     WholeStep,
@@ -75,7 +76,7 @@ class SnAp(Rule):
 
     def kept(self, plan: Plan) -> int:
         """How many entries of the whole Jacobian are kept."""
-        return _reach(plan, self.n).count
+        return _influence(plan, self.n).count
 
     def init(self, plan: Plan) -> Entries:
         _refuse_complex(plan)
@@ -95,7 +96,7 @@ class SnAp(Rule):
         self, plan: Plan, params: Sequence[Any], block: Block, trace: Entries
     ) -> tuple[list[jax.Array] | None, Entries]:
         weights = weights_of(plan, params)
-        asked, layout, tables = in_step(plan, weights, block), _layout(plan, self.n), trace.tables
+        cotangents, layout, tables = in_step(plan, weights, block), _layout(plan, self.n), trace.tables
 
         def one(carry: tuple[list[jax.Array], Any], item: tuple[Any, Any]) -> tuple[Any, None]:
             values, total = carry
@@ -111,9 +112,9 @@ class SnAp(Rule):
             ), None
 
         start = (trace.values, jnp.zeros(_param_count(plan), _dtype(plan)))
-        (values, total), _ = jax.lax.scan(one, start, (block.steps, None if asked is None else asked[1]))
+        (values, total), _ = jax.lax.scan(one, start, (block.steps, None if cotangents is None else cotangents[1]))
         after = Entries(values, tables)
-        return None if asked is None else added(weights.pull_back(asked[0]), _gradients(plan, total)), after
+        return None if cotangents is None else added(weights.pull_back(cotangents[0]), _gradients(plan, total)), after
 
     def credit(self, plan: Plan, params: Sequence[Any], trace: Entries, signal: Sequence[jax.Array]) -> list[jax.Array]:
         return _gradients(plan, _contract(plan, trace.tables, trace.values, join(signal)))
@@ -207,15 +208,23 @@ def _gradients(plan: Plan, vector: jax.Array) -> list[jax.Array]:
 _found: weakref.WeakKeyDictionary[Plan, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
-def _reach(plan: Plan, n: int) -> Reach:
+def _influence(plan: Plan, n: int) -> InfluencePattern:
     own = _found.setdefault(plan, {})
-    if ("reach", n) not in own:
-        own["reach", n] = find_reach(plan, n)
-    return own["reach", n]
+    if ("influence", n) not in own:
+        own["influence", n] = find_influence(plan.program, n)
+    return own["influence", n]
 
 
 def _layout(plan: Plan, n: int) -> Layout:
     own = _found.setdefault(plan, {})
     if ("layout", n) not in own:
-        own["layout", n] = lay_out(_reach(plan, n))
+        own["layout", n] = lay_out(_influence(plan, n))
     return own["layout", n]
+
+
+def note_neighbourhoods(plan: Plan, rule: Rule) -> None:
+    """Tells every group of a compiled step what the rule knows of it: a pattern for SnAp-n with `n > 1`, else None."""
+    n = rule.n if isinstance(rule, SnAp) else 1
+    for group in plan.graph.hidden_groups:
+        known = SnapPattern(n, group.varshape, plan.program, group) if n > 1 else None
+        object.__setattr__(group, "snap", known)  # the group is this plan's own

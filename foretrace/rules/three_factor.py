@@ -14,11 +14,11 @@ from foretrace.rules.rule import Block
 
 @dataclass(frozen=True, eq=False)
 class ThreeFactor(OuterSignal):
-    """Three-factor rule: `sum_t M_t . e_t`, the trace of each axon times a modulator.
+    """Three-factor rule: `sum_t M_t . e_t`, the trace of each group's output times a modulator.
 
     Keeps: D-RTRL's traces. Memory and time: D-RTRL's. Takes `modulator` at each step, with or without a loss. It stands
-    where the derivative of a loss by the axon would: descent with a positive one makes the axon smaller, so a reward
-    enters with a minus.
+    where the derivative of a loss by the output would: descent with a positive one makes the output smaller, so a
+    reward enters with a minus.
     Paper: Gerstner et al. 2018, "Eligibility traces and plasticity on behavioral time scales".
 
     Attributes:
@@ -46,7 +46,7 @@ class ThreeFactor(OuterSignal):
         count = jax.tree.leaves(block.steps)[0].shape[0]
         return jnp.broadcast_to(jnp.asarray(self.modulator), (count, *jnp.shape(self.modulator)))
 
-    def on_axon(self, group: HiddenGroup, outer: Any) -> jax.Array:
+    def on_output(self, group: HiddenGroup, outer: Any) -> jax.Array:
         given = jnp.asarray(outer)
         shape = group.varshape
         steps, rest = given.shape[0], given.shape[1:]

@@ -72,7 +72,7 @@ class UORO(Rule):
         self, plan: Plan, params: Sequence[Any], block: Block, trace: RankOne
     ) -> tuple[list[jax.Array] | None, RankOne]:
         weights = weights_of(plan, params)
-        asked = in_step(plan, weights, block)
+        cotangents = in_step(plan, weights, block)
 
         def one(carry: tuple[RankOne, Any], item: tuple[Any, Any]) -> tuple[Any, None]:
             trace, total = carry
@@ -86,8 +86,8 @@ class UORO(Rule):
             return (self._next(trace, whole.push(trace.states), signs, direct)._replace(key=key), total), None
 
         start = (trace, [jnp.zeros_like(value) for value in trace.params])
-        (trace, total), _ = jax.lax.scan(one, start, (block.steps, None if asked is None else asked[1]))
-        return None if asked is None else added(weights.pull_back(asked[0]), total), trace
+        (trace, total), _ = jax.lax.scan(one, start, (block.steps, None if cotangents is None else cotangents[1]))
+        return None if cotangents is None else added(weights.pull_back(cotangents[0]), total), trace
 
     def _next(self, trace: RankOne, carried: jax.Array, signs: jax.Array, direct: Sequence[jax.Array]) -> RankOne:
         """The two vectors after a step, given `H s`, `nu` and `nu^T P`."""

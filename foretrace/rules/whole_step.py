@@ -1,8 +1,8 @@
 """A step as a whole: new hidden states by the parameters and by all previous hidden states.
 
-The rules that follow the whole Jacobian know neither groups nor operators. They need three things of a step: what a
-cotangent of the new states asks of weights and previous states, where a tangent of the previous states goes, and what
-the step's own loss asks of both. Hidden states are one flat vector here, in the program's order.
+The rules that follow the whole Jacobian know neither groups nor operators. They need three things of a step: the
+pullback of a cotangent of the new states to weights and previous states, the pushforward of a tangent of the previous
+states, and the derivative of the step's own loss by both. Hidden states are one flat vector, in the program's order.
 """
 
 from collections.abc import Callable, Sequence
@@ -105,7 +105,7 @@ class WholeStep:
         return join_hidden(run_forward(self.plan, [*weights, *self.weights.marks], step, self.plan.nonlinear)[0])
 
     def pull(self, cotangent: jax.Array) -> tuple[list[jax.Array], jax.Array]:
-        """What a cotangent of the new hidden states asks of the weights and of the previous hidden states."""
+        """Pulls a cotangent of the new hidden states back to the weights and the previous hidden states."""
         return self._pull(cotangent.astype(self.hidden.dtype))
 
     def push(self, tangent: jax.Array) -> jax.Array:
@@ -116,7 +116,7 @@ class WholeStep:
 
 
 def in_step(plan: Plan, weights: Weights, block: Block) -> tuple[list[jax.Array], jax.Array] | None:
-    """What the losses of a block ask of the weights within each step, and of the hidden states before it.
+    """The derivatives of the losses of a block by the weights within each step, and by the hidden states before it.
 
     Returns:
         Gradients of the weights, summed over the steps, and the derivatives of each step's loss by the previous hidden
@@ -127,7 +127,7 @@ def in_step(plan: Plan, weights: Weights, block: Block) -> tuple[list[jax.Array]
     if cotangents is None:
         return None
 
-    def asked(weights: Any, step: Step, given: Any, stopped: Any) -> jax.Array:
+    def paired(weights: Any, step: Step, given: Any, stopped: Any) -> jax.Array:
         bare = Step(step.hidden, step.other, step.inputs, [])
         hidden, _, outputs, _ = run_forward(plan, [*weights, *marks], bare, stopped)
         pairs = zip([*outputs, *hidden], given, strict=True)
@@ -135,7 +135,7 @@ def in_step(plan: Plan, weights: Weights, block: Block) -> tuple[list[jax.Array]
 
     def total(weights: Any, hidden: Any, stopped: Any = None) -> jax.Array:
         steps = Step(hidden, block.steps.other, block.steps.inputs, [])
-        return jnp.sum(jax.vmap(lambda step, given: asked(weights, step, given, stopped))(steps, fitting))
+        return jnp.sum(jax.vmap(lambda step, given: paired(weights, step, given, stopped))(steps, fitting))
 
     floating = [is_float(getattr(atom, "aval", atom)) for atom in plan.program.output_outvars]
     outputs = [c if usable else None for c, usable in zip(cotangents.outputs, floating, strict=True)]

@@ -14,8 +14,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 from dense_structure import run
 from foretrace._jax import ad
+from foretrace.compiler.pattern_rules.elementwise import NO_DERIVATIVE
 from foretrace.compiler.patterns import analyse
-from foretrace.compiler.rules.elementwise import NO_DERIVATIVE
 from foretrace.compiler.structure import structure_rules
 from foretrace.ops import untraced
 from foretrace.program.zero_safe import scale_p

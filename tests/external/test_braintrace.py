@@ -40,7 +40,7 @@ class Reason(enum.Enum):
     REACH = "SnAp follows a parameter to all states that it reaches; there, the weight of a product to its own group"
     SAME_SIZE = "OSTLRecurrent takes neurons of one index in two layers of one size for one neuron in braintrace"
     READOUT = "e-prop does not filter a group that the outputs read without weights: it is the readout itself"
-    AXON = "with several states in a group, filter and modulator act here on what the group sends out, there on each"
+    OUTPUT = "with several states in a group, filter and modulator act here on what the group sends out, there on each"
 
 
 class Difference(NamedTuple):
@@ -94,8 +94,8 @@ DIFFERENCES = [
     Difference(Reason.REACH, "lora", "windows", "SnAp-1", "first"),
     Difference(Reason.SAME_SIZE, "two_equal_layers", "*", "OSTLRecurrent", "part0.*"),
     Difference(Reason.READOUT, "two_layers two_equal_layers leaky_readout", "steps", "EProp-filtered", "part1.*"),
-    Difference(Reason.AXON, "lru", "steps", "EProp-filtered ThreeFactor", "B_* *_log"),
-    *(Difference(Reason.AXON, m, "steps", "EProp-filtered ThreeFactor", leaves) for m, leaves in FIRST_STATE.items()),
+    Difference(Reason.OUTPUT, "lru", "steps", "EProp-filtered ThreeFactor", "B_* *_log"),
+    *(Difference(Reason.OUTPUT, m, "steps", "EProp-filtered ThreeFactor", leaves) for m, leaves in FIRST_STATE.items()),
 ]
 
 

@@ -111,7 +111,7 @@ def exact_learner(**options: Any) -> tuple[Net, Any]:
     return net, ft.compile(net, "DNI", XS[0], synthesizer=ft.SyntheticGradient(params=exact), **options)
 
 
-def test_windows_end_with_what_is_foretold() -> None:
+def test_windows_end_with_the_synthetic_gradient() -> None:
     """With the true future, any window gives the gradient of a sequence that runs on without input."""
     inputs = jnp.concatenate([XS[:4], jnp.zeros((200, UNITS))])
     net, learner = exact_learner()
@@ -145,7 +145,7 @@ def test_function_gives_a_new_learner() -> None:
 
 
 def test_targets_reach_to_the_end_of_their_window() -> None:
-    """An untrained synthesiser foretells nothing, so that its error is the size of the targets."""
+    """An untrained synthesiser predicts nothing, so that its error is the size of the targets."""
     length, chunk_size, state = 6, 4, 3.0 * XS[0]
     learner = ft.compile(step, "dni", XS[0], params=PARAMS, state=state, synthesizer=ft.SyntheticGradient())
     _, errors = ft.train_synthetic_gradient(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import foretrace as ft
-from foretrace.rules.neighbourhood import SnapPattern
+from foretrace.compiler.neighbourhood import SnapPattern
 
 
 class Ring(brainstate.nn.Module):

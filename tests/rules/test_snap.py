@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import foretrace as ft
+from foretrace.compiler.influence import find_influence
 from foretrace.errors import NotSupportedError
 from foretrace.rules import whole_step
 from foretrace.rules.kept_entries import lay_out
-from foretrace.rules.reach import find_reach
 from foretrace.rules.rtrl import RTRL
 from foretrace.rules.snap import SnAp
 from whole import (
@@ -170,13 +170,13 @@ def test_sparse_weights_keep_few_entries(n: int) -> None:
 
 def test_large_sparse_islands_are_followed_along_their_couplings() -> None:
     model = ring(size=20)
-    (shelf,) = lay_out(find_reach(model.plan, 50)).tables.shelves
+    (shelf,) = lay_out(find_influence(model.plan.program, 50)).tables.shelves
     assert shelf.sources.shape == (20, 1, 20, 1)
     agree(whole_gradient(model, ALL), model.whole)
 
 
 def test_batch_elements_never_share_a_matrix() -> None:
-    layout = lay_out(find_reach(small_rnn(batch=(5,)).plan, 50))
+    layout = lay_out(find_influence(small_rnn(batch=(5,)).plan.program, 50))
     assert [shelf.entries.shape for shelf in layout.tables.shelves] == [(3, 5, 3, 3)]
     assert layout.states_count == 3
 
@@ -191,7 +191,7 @@ def test_a_state_that_feeds_all_costs_one_tangent() -> None:
     params = {"leak": jnp.asarray(rng.normal(size=6)), "slow": jnp.asarray(0.9), "w": jnp.asarray(rng.normal(size=6))}
     state = {"drive": jnp.asarray(0.3), "h": jnp.asarray(rng.normal(size=6))}
     model = case_of(step, params, state, jnp.asarray(rng.normal(size=(4, 6))))
-    layout = lay_out(find_reach(model.plan, 50))
+    layout = lay_out(find_influence(model.plan.program, 50))
     assert (layout.by_rows, layout.states_count) == (False, 2)
     agree(whole_gradient(model, ALL), model.whole)
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from foretrace._jax import JaxprEqn
-from foretrace.compiler.blocks import identity
+from foretrace.compiler.pattern import identity
 from foretrace.compiler.patterns import structure_of
 from foretrace.compiler.structure import Known
 from foretrace.engine.edges.base import Edges, operator_of

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from foretrace._jax import JaxprEqn
-from foretrace.compiler.rules.indexing import index_columns
+from foretrace.compiler.pattern_rules.indexing import index_columns
 from foretrace.compiler.structure import Known
 from foretrace.engine.edges.bilinear import LETTERS, Bilinear
 

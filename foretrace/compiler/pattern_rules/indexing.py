@@ -17,8 +17,8 @@ import numpy as np
 
 from foretrace._jax import Atom, JaxprEqn, bind_eqn
 from foretrace.compiler import sparse
-from foretrace.compiler.blocks import Block
-from foretrace.compiler.rules.structural import along_axes
+from foretrace.compiler.pattern import Pattern
+from foretrace.compiler.pattern_rules.structural import along_axes
 from foretrace.compiler.structure import (
     SAME,
     Known,
@@ -126,8 +126,9 @@ def _any_of(
         return sparse.from_lists(table.T, size_of(source))
 
     followed = counted and choices <= MOST_CHOICES and choices * size_of(out) <= LARGEST_TABLE
-    block = lambda: Block(shape_of(out), shape_of(source), matrix=sources())
-    return Local(block, mixing=not followed, chosen=followed)
+    return Local(
+        lambda: Pattern(shape_of(out), shape_of(source), matrix=sources()), mixing=not followed, chosen=followed
+    )
 
 
 @rule_for("dynamic_update_slice")

@@ -4,7 +4,7 @@ import numpy as np
 
 from foretrace._jax import JaxprEqn
 from foretrace.compiler import sparse
-from foretrace.compiler.rules.structural import keep_order
+from foretrace.compiler.pattern_rules.structural import keep_order
 from foretrace.compiler.structure import Known, Local, Structure, dense, from_matrix, index_array, rule_for, size_of
 
 

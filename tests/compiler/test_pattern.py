@@ -4,10 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import foretrace.compiler.rules  # noqa: F401  (registers the rules)
+import foretrace.compiler.pattern_rules  # noqa: F401  (registers the rules)
 from foretrace._jax import make_jaxpr_of
-from foretrace.compiler import blocks
-from foretrace.compiler.blocks import Block
+from foretrace.compiler.pattern import Pattern, empty, identity
 from foretrace.compiler.patterns import analyse
 
 SHAPE = (2, 3, 4)
@@ -30,15 +29,15 @@ RELABELLINGS = {
 }
 
 
-def block_of(function, shape):
+def pattern_of(function, shape):
     closed = make_jaxpr_of(function, [jnp.zeros(shape)])
     (source,), (out,) = closed.jaxpr.invars, closed.jaxpr.outvars
     return analyse(closed.jaxpr, [source], consts=closed.consts).of(out, source)
 
 
-def as_matrix(block: Block) -> Block:
-    """The same block without its maps."""
-    return Block(block.out_shape, block.source_shape, matrix=block.matrix)
+def as_matrix(pattern: Pattern) -> Pattern:
+    """The same pattern without its maps."""
+    return Pattern(pattern.out_shape, pattern.source_shape, matrix=pattern.matrix)
 
 
 def structure(function, shape):
@@ -49,22 +48,22 @@ def structure(function, shape):
 
 
 @pytest.mark.parametrize("name", RELABELLINGS)
-def test_block_is_the_structure_of_the_function(name):
+def test_pattern_is_the_structure_of_the_function(name):
     function = RELABELLINGS[name]
-    np.testing.assert_array_equal(block_of(function, SHAPE).matrix.toarray(), structure(function, SHAPE))
+    np.testing.assert_array_equal(pattern_of(function, SHAPE).matrix.toarray(), structure(function, SHAPE))
 
 
 @pytest.mark.parametrize("first", RELABELLINGS)
 @pytest.mark.parametrize("second", ["itself", "slice 0", "reverse", "concatenate"])
 def test_composing_maps_is_multiplying_matrices(first, second):
-    inner = block_of(RELABELLINGS[first], SHAPE)
+    inner = pattern_of(RELABELLINGS[first], SHAPE)
     then = {
         "itself": lambda x: x,
         "slice 0": lambda x: x[1:],
         "reverse": lambda x: x[::-1],
         "concatenate": lambda x: jnp.concatenate([x, x[:1]]),
     }[second]
-    outer = block_of(then, inner.out_shape)
+    outer = pattern_of(then, inner.out_shape)
     found = outer.after(inner).matrix.toarray()
     expected = (outer.matrix.toarray().astype(int) @ inner.matrix.toarray().astype(int)) > 0
     np.testing.assert_array_equal(found, expected)
@@ -73,22 +72,22 @@ def test_composing_maps_is_multiplying_matrices(first, second):
 
 @pytest.mark.parametrize("name", RELABELLINGS)
 def test_union_of_maps_is_union_of_matrices(name):
-    one = block_of(RELABELLINGS[name], SHAPE)
-    two = block_of(lambda x: RELABELLINGS[name](x[::-1]), SHAPE)
+    one = pattern_of(RELABELLINGS[name], SHAPE)
+    two = pattern_of(lambda x: RELABELLINGS[name](x[::-1]), SHAPE)
     expected = one.matrix.toarray() | two.matrix.toarray()
     np.testing.assert_array_equal(one.union(two).matrix.toarray(), expected)
     np.testing.assert_array_equal(as_matrix(one).union(two).matrix.toarray(), expected)
 
 
 def test_only_the_identity_is_the_identity():
-    found = {name for name in RELABELLINGS if block_of(RELABELLINGS[name], SHAPE).is_identity}
+    found = {name for name in RELABELLINGS if pattern_of(RELABELLINGS[name], SHAPE).is_identity}
     assert found == {"itself"}
 
 
 def test_nothing_is_empty():
-    assert blocks.empty((3,), (4,)).is_empty
-    assert block_of(lambda x: x[:0], SHAPE).is_empty
-    assert not blocks.identity((3,)).is_empty
+    assert empty((3,), (4,)).is_empty
+    assert pattern_of(lambda x: x[:0], SHAPE).is_empty
+    assert not identity((3,)).is_empty
 
 
 def test_a_large_layer_costs_no_matrix():
@@ -98,6 +97,6 @@ def test_a_large_layer_costs_no_matrix():
         i, f, g, o = jnp.split(y, 4, axis=-1)
         return jnp.tanh(i) * g + f * o
 
-    block = block_of(gates, (128, 4096))
-    assert block.maps is not None
-    assert len(block.maps) == 4
+    pattern = pattern_of(gates, (128, 4096))
+    assert pattern.maps is not None
+    assert len(pattern.maps) == 4

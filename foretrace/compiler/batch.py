@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_float, make_jaxpr_of
+from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.patterns import structure_of
 from foretrace.compiler.positions import Slot
 from foretrace.compiler.structure import SAME, Known, Local
-from foretrace.engine.plan import Plan
 from foretrace.errors import NotSupportedError
 from foretrace.ops import is_etp_primitive
 from foretrace.program.inline import inline_calls
@@ -47,24 +47,24 @@ class Batch:
         return sum(own.shape[1] for own in self.outputs)
 
 
-def find_batch(plan: Plan, group: HiddenGroup) -> Batch:
+def find_batch(graph: ETraceGraph, group: HiddenGroup) -> Batch:
     """The batch of one group and the outputs.
 
     Raises:
         NotSupportedError: If samples meet in the dynamics and the shapes of the outputs do not tell either.
     """
-    found = _found.setdefault(plan, {})
+    found = _found.setdefault(graph, {})
     if group.index not in found:
-        found[group.index] = _find(plan, group)
+        found[group.index] = _find(graph, group)
     return found[group.index]
 
 
-_found: weakref.WeakKeyDictionary[Plan, dict[int, Batch]] = weakref.WeakKeyDictionary()
+_found: weakref.WeakKeyDictionary[ETraceGraph, dict[int, Batch]] = weakref.WeakKeyDictionary()
 
 
-def _find(plan: Plan, group: HiddenGroup) -> Batch:
-    shapes = [leaf.aval.shape for leaf in _outputs(plan)]
-    found = _by_analysis(plan, group)
+def _find(graph: ETraceGraph, group: HiddenGroup) -> Batch:
+    shapes = [leaf.aval.shape for leaf in _outputs(graph)]
+    found = _by_analysis(graph, group)
     if found is not None:
         return found
     first = group.varshape[0] if len(group.varshape) > 1 else 1
@@ -80,8 +80,8 @@ def _find(plan: Plan, group: HiddenGroup) -> Batch:
     return Batch(None, 1, tuple(np.arange(np.prod(shape, dtype=int)).reshape(1, -1) for shape in shapes))
 
 
-def _outputs(plan: Plan) -> list[Any]:
-    return [leaf for leaf in plan.program.outputs if is_float(leaf.aval)]
+def _outputs(graph: ETraceGraph) -> list[Any]:
+    return [leaf for leaf in graph.program.outputs if is_float(leaf.aval)]
 
 
 # --- intervals --------------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def _through(eqn: JaxprEqn, out: Var, operand: int, local: Local, own: Interval)
         return own.map(lambda values: np.broadcast_to(values, out.aval.shape))
     if local.mixing:
         return mixing_rules.get(eqn.primitive.name, _anything)(eqn, out, operand, own)
-    rows, columns = local.block.pairs()
+    rows, columns = local.pattern.pairs()
     least, greatest = (array.reshape(-1) for array in _nothing(out.aval.shape))
     np.minimum.at(least, rows, own.least.reshape(-1)[columns])
     np.maximum.at(greatest, rows, own.greatest.reshape(-1)[columns])
@@ -218,26 +218,26 @@ mixing_rules: dict[str, Callable[[JaxprEqn, Var, int, Interval], Interval]] = {
 # --- the axis of a group ----------------------------------------------------------------------------------------------
 
 
-def _by_analysis(plan: Plan, group: HiddenGroup) -> Batch | None:
+def _by_analysis(graph: ETraceGraph, group: HiddenGroup) -> Batch | None:
     """The batch along the first axis that is one, and that an input or output has, too."""
-    for axis in _axes(plan, group):
+    for axis in _axes(graph, group):
         size = group.varshape[axis]
-        seeds, with_input = _all_seeds(plan, group, axis)
-        found = _carried(plan, seeds) or {}
-        reached = [_of(found, atom) for atom in plan.program.output_outvars if is_float(atom.aval)]
+        seeds, with_input = _all_seeds(graph, group, axis)
+        found = _carried(graph, seeds) or {}
+        reached = [_of(found, atom) for atom in graph.program.output_outvars if is_float(atom.aval)]
         rows = [_rows(own, size) for own in reached]
         if with_input or any(own is not None and len(own) == size for own in rows):
-            return Batch(axis, size, tuple(_told(own, leaf) for own, leaf in zip(rows, _outputs(plan), strict=True)))
+            return Batch(axis, size, tuple(_told(own, leaf) for own, leaf in zip(rows, _outputs(graph), strict=True)))
     return None
 
 
-def _axes(plan: Plan, group: HiddenGroup) -> list[int]:
+def _axes(graph: ETraceGraph, group: HiddenGroup) -> list[int]:
     """The axes whose elements never meet and share all parameters."""
-    params = _by_params(plan, group)
+    params = _by_params(graph, group)
     return [
         axis
         for axis in range(len(group.varshape))
-        if all(_constant(own, axis) for own in params) and _carried(plan, _seeds({group: axis})) is not None
+        if all(_constant(own, axis) for own in params) and _carried(graph, _seeds({group: axis})) is not None
     ]
 
 
@@ -245,9 +245,9 @@ def _constant(own: Interval, axis: int) -> bool:
     return own.same(own.map(lambda a: np.broadcast_to(np.take(a, [0], axis), a.shape)))
 
 
-def _by_params(plan: Plan, group: HiddenGroup) -> list[Interval]:
+def _by_params(graph: ETraceGraph, group: HiddenGroup) -> list[Interval]:
     """Which elements of each parameter reach each slot of the group's new states within the step."""
-    program = plan.program
+    program = graph.program
     known = Known(program.jaxpr, tuple(program.consts))
     found = []
     for var in program.param_invars:
@@ -276,13 +276,13 @@ def _seeds(axes: Mapping[HiddenGroup, int]) -> dict[Var, Interval]:
     return seeds
 
 
-def _carried(plan: Plan, seeds: Mapping[Var, Interval]) -> dict[Var, Interval] | None:
+def _carried(graph: ETraceGraph, seeds: Mapping[Var, Interval]) -> dict[Var, Interval] | None:
     """The intervals of all values after any number of steps; None if a seeded state meets other samples."""
-    program = plan.program
-    known = Known(plan.jaxpr, tuple(program.consts))
+    program, jaxpr = graph.program, graph.values.data_jaxpr
+    known = Known(jaxpr, tuple(program.consts))
     before = dict(seeds)
     while True:
-        found = spread(plan.jaxpr, known, before)
+        found = spread(jaxpr, known, before)
         after = dict(before)
         for old, new in zip(program.hidden_invars, program.hidden_outvars, strict=True):
             if new in found:
@@ -294,18 +294,18 @@ def _carried(plan: Plan, seeds: Mapping[Var, Interval]) -> dict[Var, Interval] |
         before = after
 
 
-def _all_seeds(plan: Plan, group: HiddenGroup, axis: int) -> tuple[dict[Var, Interval], bool]:
+def _all_seeds(graph: ETraceGraph, group: HiddenGroup, axis: int) -> tuple[dict[Var, Interval], bool]:
     """The samples of all states and inputs that can have the batch of one group, and whether an input has."""
     size = group.varshape[axis]
     seeds, with_input = _seeds({group: axis}), False
 
     def first(choices: Iterable[dict[Var, Interval]]) -> dict[Var, Interval] | None:
-        return next((more for more in choices if _carried(plan, seeds | more) is not None), None)
+        return next((more for more in choices if _carried(graph, seeds | more) is not None), None)
 
-    for other in plan.graph.hidden_groups:
-        same = [k for k in _axes(plan, other) if other.varshape[k] == size] if other is not group else []
+    for other in graph.hidden_groups:
+        same = [k for k in _axes(graph, other) if other.varshape[k] == size] if other is not group else []
         seeds |= first(_seeds({other: k}) for k in same) or {}
-    for var in plan.program.input_invars:
+    for var in graph.program.input_invars:
         same = [k for k, length in enumerate(var.aval.shape) if length == size and is_float(var.aval)]
         more = first({var: _along(var.aval.shape, k)} for k in same)
         seeds, with_input = seeds | (more or {}), with_input or more is not None

@@ -12,7 +12,7 @@ import numpy as np
 from foretrace._jax import Atom, JaxprEqn
 from foretrace.compiler import sparse
 from foretrace.compiler.axismaps import AxisMap
-from foretrace.compiler.blocks import Block
+from foretrace.compiler.pattern import Pattern
 from foretrace.compiler.structure import (
     Known,
     Local,
@@ -152,7 +152,7 @@ def pad(eqn: JaxprEqn, known: Known) -> Structure:
     kept = along_axes(out, operand, index, masks)
 
     def padded() -> sparse.Matrix:
-        return sparse.from_rows(np.where(np.diff(kept.block.matrix.indptr) > 0, -1, 0), 1)
+        return sparse.from_rows(np.where(np.diff(kept.pattern.matrix.indptr) > 0, -1, 0), 1)
 
     return [{0: kept, 1: from_matrix(out, value, padded)}]
 
@@ -162,7 +162,7 @@ def along_axes(
 ) -> Local:
     """Axis `k` of the output runs over axis `k` of the operand by an index."""
     local = one_map(out, operand, range(len(index)), index, masks)
-    maps: tuple[AxisMap, ...] = local.block.maps or ()
+    maps: tuple[AxisMap, ...] = local.pattern.maps or ()
     if any(mask is not None and not mask.any() for m in maps for mask in m.masks):
-        return Local(Block(shape_of(out), shape_of(operand), maps=[]))
+        return Local(Pattern(shape_of(out), shape_of(operand), maps=[]))
     return local

@@ -1,7 +1,7 @@
-"""Blocks: the elements of one array that depend on the elements of another, in the cheapest form that tells it.
+"""A pattern: the elements of one array that depend on the elements of another, in the cheapest form that tells it.
 
-A block is a union of axis maps where it can be, and a sparse boolean matrix otherwise. Both say the same, and the
-matrix of a block of maps is made when somebody asks for it.
+It is a union of axis maps where it can be, and a sparse boolean matrix otherwise. Both say the same, and the
+matrix of a union of maps is made when it is first read.
 """
 
 import functools
@@ -17,14 +17,14 @@ from foretrace.compiler.sparse import Matrix
 MOST_MAPS = 12
 
 
-class Block:
+class Pattern:
     """Rows: elements of an output; columns: elements of a source.
 
     Args:
         out_shape: Shape of the output.
         source_shape: Shape of the source.
         maps: A union of axis maps, or
-        matrix: a sparse pattern.
+        matrix: a sparse boolean matrix.
     """
 
     __slots__ = ("_matrix", "maps", "out_shape", "source_shape")
@@ -48,7 +48,7 @@ class Block:
 
     @property
     def matrix(self) -> Matrix:
-        """The block as a sparse pattern."""
+        """As a sparse boolean matrix."""
         if self._matrix is None:
             assert self.maps is not None
             parts = [sparse.from_rows(m.rows(self.out_shape, self.source_shape), self.shape[1]) for m in self.maps]
@@ -73,19 +73,19 @@ class Block:
         """The (row, column) positions."""
         return sparse.pairs(self.matrix)
 
-    def after(self, source: "Block") -> "Block":
-        """This block's output by the source of the block that its own source depends on."""
+    def after(self, source: "Pattern") -> "Pattern":
+        """This pattern's output by the source of the pattern that its own source depends on."""
         if source is identity(source.source_shape):
             return self
         if self.maps is not None and source.maps is not None:
             found = (compose(inner, outer, source.source_shape) for inner in self.maps for outer in source.maps)
             maps = _distinct(m for m in found if m is not None)
             if len(maps) <= MOST_MAPS:
-                return Block(self.out_shape, source.source_shape, maps=maps)
-        return Block(self.out_shape, source.source_shape, matrix=sparse.multiply(self.matrix, source.matrix))
+                return Pattern(self.out_shape, source.source_shape, maps=maps)
+        return Pattern(self.out_shape, source.source_shape, matrix=sparse.multiply(self.matrix, source.matrix))
 
-    def union(self, other: "Block") -> "Block":
-        """Depends by either of two blocks."""
+    def union(self, other: "Pattern") -> "Pattern":
+        """Depends by either of two patterns."""
         if self is other or other.is_empty:
             return self
         if self.is_empty:
@@ -95,25 +95,25 @@ class Block:
             if len(maps) == len(self.maps):
                 return self
             if len(maps) <= MOST_MAPS:
-                return Block(self.out_shape, self.source_shape, maps=maps)
-        return Block(self.out_shape, self.source_shape, matrix=sparse.union(self.matrix, other.matrix))
+                return Pattern(self.out_shape, self.source_shape, maps=maps)
+        return Pattern(self.out_shape, self.source_shape, matrix=sparse.union(self.matrix, other.matrix))
 
-    def transposed(self) -> "Block":
+    def transposed(self) -> "Pattern":
         """Output and source exchanged."""
         if self.is_identity:
             return self
-        return Block(self.source_shape, self.out_shape, matrix=sparse.transpose(self.matrix))
+        return Pattern(self.source_shape, self.out_shape, matrix=sparse.transpose(self.matrix))
 
 
 @functools.lru_cache(maxsize=256)
-def identity(shape: Shape) -> Block:
+def identity(shape: Shape) -> Pattern:
     """Every element depends on itself."""
-    return Block(shape, shape, maps=[identity_map(tuple(shape))])
+    return Pattern(shape, shape, maps=[identity_map(tuple(shape))])
 
 
-def empty(out_shape: Shape, source_shape: Shape) -> Block:
+def empty(out_shape: Shape, source_shape: Shape) -> Pattern:
     """Nothing depends on anything."""
-    return Block(out_shape, source_shape, maps=[])
+    return Pattern(out_shape, source_shape, maps=[])
 
 
 def _distinct(maps: Any) -> list[AxisMap]:

@@ -21,12 +21,11 @@ from foretrace._jax import (
     tangent_jaxpr,
     tangent_rule,
 )
-from foretrace.compiler import blocks
 from foretrace.compiler.axismaps import Shape
 from foretrace.compiler.backward import cotangent_jaxpr, nonlinear_operands
-from foretrace.compiler.blocks import Block
+from foretrace.compiler.pattern import Pattern, empty, identity
+from foretrace.compiler.pattern_rules.connections import by_connections
 from foretrace.compiler.patterns import Patterns, analyse
-from foretrace.compiler.rules.connections import by_connections
 from foretrace.compiler.structure import SAME, Known, Local, Structure, rule_for, shape_of, unknown
 
 
@@ -126,7 +125,7 @@ def _transposed(local: Local, out: Var, nonlinear: bool) -> Local:
     if local is SAME and not nonlinear:
         return SAME
     mixing = local.mixing or nonlinear
-    return Local(lambda: local.apply(blocks.identity(shape_of(out))).transposed(), mixing, local.unknown)
+    return Local(lambda: local.apply(identity(shape_of(out))).transposed(), mixing, local.unknown)
 
 
 @rule_for("etp")
@@ -137,15 +136,13 @@ def marked(eqn: JaxprEqn, known: Known) -> Structure:
         return nested_function(eqn)
     inside = functools.cache(lambda: by_connections(eqn, known) or nested_function(eqn))
 
-    def block(out: int, operand: int) -> Block:
+    def pattern(out: int, operand: int) -> Pattern:
         source = shape_of(eqn.invars[operand])
         local = inside()[out].get(operand)
-        return (
-            blocks.empty(shape_of(eqn.outvars[out]), source) if local is None else local.apply(blocks.identity(source))
-        )
+        return empty(shape_of(eqn.outvars[out]), source) if local is None else local.apply(identity(source))
 
     return [
-        {i: Local(functools.partial(block, out, i), mixing=True) for i in range(len(eqn.invars))}
+        {i: Local(functools.partial(pattern, out, i), mixing=True) for i in range(len(eqn.invars))}
         for out in range(len(eqn.outvars))
     ]
 
@@ -191,14 +188,14 @@ def nested_structure(
 def _local(cut: Patterns, whole: Callable[[], Patterns], out: Any, source: Var) -> Local:
     if cut.reaches_through_mixing(source, out):
         return Local(lambda: whole().of(out, source), mixing=True, unknown=frozenset(cut.unknown))
-    block = cut.of(out, source)
-    return SAME if block.is_identity else Local(block, chosen=cut.reaches_by_choice(source, out))
+    pattern = cut.of(out, source)
+    return SAME if pattern.is_identity else Local(pattern, chosen=cut.reaches_by_choice(source, out))
 
 
 def _either(first: Local, second: Local, shape: Shape) -> Local:
-    def block() -> Block:
-        source = blocks.identity(shape)
+    def pattern() -> Pattern:
+        source = identity(shape)
         return first.apply(source).union(second.apply(source))
 
     chosen = first.chosen or second.chosen
-    return Local(block, first.mixing or second.mixing, first.unknown | second.unknown, chosen)
+    return Local(pattern, first.mixing or second.mixing, first.unknown | second.unknown, chosen)

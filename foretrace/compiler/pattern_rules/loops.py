@@ -11,13 +11,13 @@ from collections.abc import Callable
 import numpy as np
 
 from foretrace._jax import JaxprEqn, Var, scan_counts
-from foretrace.compiler import blocks, sparse
+from foretrace.compiler import sparse
 from foretrace.compiler.axismaps import AxisMap, Shape
-from foretrace.compiler.blocks import Block
-from foretrace.compiler.rules.nested import nested_structure
+from foretrace.compiler.pattern import Pattern, empty, identity
+from foretrace.compiler.pattern_rules.nested import nested_structure
 from foretrace.compiler.structure import Known, Local, Structure, rule_for, shape_of
 
-Row = dict[int, Block]  # operand of the loop -> pattern
+Row = dict[int, Pattern]  # operand of the loop -> pattern
 
 
 @rule_for("scan")
@@ -36,9 +36,9 @@ def scan(eqn: JaxprEqn, known: Known) -> Structure:
     ]
 
 
-def _pattern(eqn: JaxprEqn, rows: Callable[[], list[Row]], out: int, operand: int) -> Block:
+def _pattern(eqn: JaxprEqn, rows: Callable[[], list[Row]], out: int, operand: int) -> Pattern:
     found = rows()[out].get(operand)
-    return blocks.empty(shape_of(eqn.outvars[out]), shape_of(eqn.invars[operand])) if found is None else found
+    return empty(shape_of(eqn.outvars[out]), shape_of(eqn.invars[operand])) if found is None else found
 
 
 def _reach(eqn: JaxprEqn, inside: Structure) -> list[dict[int, bool]]:
@@ -61,7 +61,7 @@ def _reach(eqn: JaxprEqn, inside: Structure) -> list[dict[int, bool]]:
 
 def _unroll(eqn: JaxprEqn, inside: Structure) -> list[Row]:
     (n_consts, n_carry), length = scan_counts(eqn.params), eqn.params["length"]
-    carries: list[Row] = [{n_consts + k: blocks.identity(shape_of(v))} for k, v in enumerate(eqn.outvars[:n_carry])]
+    carries: list[Row] = [{n_consts + k: identity(shape_of(v))} for k, v in enumerate(eqn.outvars[:n_carry])]
     stacked: list[list[Row]] = [[{} for _ in range(length)] for _ in eqn.outvars[n_carry:]]
     for step in reversed(range(length)) if eqn.params["reverse"] else range(length):
         entering = _entering(eqn, carries, step)
@@ -75,7 +75,7 @@ def _unroll(eqn: JaxprEqn, inside: Structure) -> list[Row]:
 def _entering(eqn: JaxprEqn, carries: list[Row], step: int) -> list[Row]:
     """What each input of the body is made of at one step."""
     n_consts, n_carry = scan_counts(eqn.params)
-    consts: list[Row] = [{i: blocks.identity(shape_of(v))} for i, v in enumerate(eqn.invars[:n_consts])]
+    consts: list[Row] = [{i: identity(shape_of(v))} for i, v in enumerate(eqn.invars[:n_consts])]
     slices: list[Row] = []
     for i, atom in enumerate(eqn.invars[n_consts + n_carry :], n_consts + n_carry):
         shape = shape_of(atom)
@@ -83,7 +83,7 @@ def _entering(eqn: JaxprEqn, carries: list[Row], step: int) -> list[Row]:
         axes = [None if one else axis - 1 for axis, one in enumerate(unit)]
         index = [0 if one else None for one in unit]
         axis_map = AxisMap((None, *axes[1:]), (step, *index[1:]), (None,) * (len(shape) - 1))
-        slices.append({i: Block(shape[1:], shape, maps=[axis_map])})
+        slices.append({i: Pattern(shape[1:], shape, maps=[axis_map])})
     return consts + carries + slices
 
 
@@ -102,8 +102,8 @@ def _stack(rows: list[Row], out: Var, eqn: JaxprEqn) -> Row:
     return {i: _stacked([row.get(i) for row in rows], shape_of(out), shape_of(eqn.invars[i])) for i in operands}
 
 
-def _stacked(parts: list[Block | None], out_shape: Shape, source_shape: Shape) -> Block:
+def _stacked(parts: list[Pattern | None], out_shape: Shape, source_shape: Shape) -> Pattern:
     size = int(np.prod(out_shape[1:], dtype=int))
     nothing = sparse.empty(size, int(np.prod(source_shape, dtype=int)))
     matrices = [nothing if part is None else part.matrix for part in parts]
-    return Block(out_shape, source_shape, matrix=sparse.stack(matrices))
+    return Pattern(out_shape, source_shape, matrix=sparse.stack(matrices))

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import foretrace as ft
-from foretrace.engine.plan import make_plan
+from foretrace.compiler.batch import find_batch
 from foretrace.errors import NotSupportedError
-from foretrace.rules.batch import find_batch
 from zoo import MODELS
 from zoo.compiled import compiled
 from zoo.records import seeded, spike
@@ -110,8 +109,7 @@ def test_a_batch_is_the_sum_of_its_samples(step: Callable[..., Any]) -> None:
 
 def batch_of(name: str) -> list[tuple[int | None, int]]:
     graph, _ = compiled(next(model for model in MODELS if model.name == name))
-    plan = make_plan(graph)
-    return [(found.axis, found.size) for found in (find_batch(plan, group) for group in graph.hidden_groups)]
+    return [(found.axis, found.size) for found in (find_batch(graph, group) for group in graph.hidden_groups)]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +150,7 @@ def test_where_samples_meet_an_axis_of_all_outputs_is_the_batch() -> None:
         normalised(lambda out: (out, 2 * out)), draw("x", BATCH, IN), params=PARAMS, state=draw("v", BATCH, UNITS)
     )
     (group,) = graph.hidden_groups
-    found = find_batch(make_plan(graph), group)
+    found = find_batch(graph, group)
     assert (found.axis, found.size, found.features) == (0, BATCH, 2 * OUT)
 
 

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from foretrace.compiler import HiddenGroup, sparse
+from foretrace.compiler import sparse
+from foretrace.compiler.groups import HiddenGroup
+from foretrace.compiler.influence import step_pattern, within
 from foretrace.compiler.sparse import Matrix
-from foretrace.engine.plan import Plan
-from foretrace.rules.reach import find_structure
-from foretrace.rules.rule import Rule
-from foretrace.rules.snap import SnAp
+from foretrace.program.records import StepProgram
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,26 +24,22 @@ class SnapPattern:
     Attributes:
         n: Steps, the one that a parameter acts in counted.
         varshape: The shape of the positions; a position is counted in its flat order.
-        plan: The compiled step.
+        program: The step.
         group: The group.
     """
 
     n: int
     varshape: tuple[int, ...]
-    plan: Plan = field(repr=False)
+    program: StepProgram = field(repr=False)
     group: HiddenGroup = field(repr=False)
 
     @functools.cached_property
     def matrix(self) -> Matrix:
         """Positions by positions, a sparse boolean matrix: row `p` has the positions that `p` reaches."""
-        place, onward = self._place_of_element(), sparse.transpose(find_structure(self.plan).states)
+        place, onward = self._place_of_element(), sparse.transpose(step_pattern(self.program).states)
         elements = np.flatnonzero(place >= 0)
         inside = sparse.from_pairs(place[elements], elements, (self.num_position, len(place)))
-        reached = last = inside
-        for _ in range(self.n - 1):
-            last = sparse.multiply(last, onward)
-            reached = sparse.union(reached, last)
-        return sparse.multiply(reached, sparse.transpose(inside))
+        return sparse.multiply(within(inside, onward, self.n), sparse.transpose(inside))
 
     @functools.cached_property
     def neighbours(self) -> np.ndarray:
@@ -88,20 +83,6 @@ class SnapPattern:
 
     def _place_of_element(self) -> np.ndarray:
         """The position of every element of all hidden states; -1 for those of other groups."""
-        positions = np.arange(self.num_position).reshape(self.varshape)
-        parts = []
-        for leaf, var in zip(self.plan.program.hidden, self.plan.program.hidden_invars, strict=True):
-            shape = leaf.aval.shape
-            if var not in self.group.hidden_invars:
-                parts.append(np.full(math.prod(shape), -1))
-            else:  # a packed state has further values of the same position along its last axis
-                fitting = positions if shape == self.varshape else positions[..., None]
-                parts.append(np.broadcast_to(fitting, shape).ravel())
-        return np.concatenate(parts)
-
-
-def note_neighbourhoods(plan: Plan, rule: Rule) -> None:
-    """Tells every group of a compiled step what the rule knows of it: a pattern for SnAp-n with `n > 1`, else None."""
-    for group in plan.graph.hidden_groups:
-        known = SnapPattern(rule.n, group.varshape, plan, group) if isinstance(rule, SnAp) and rule.n > 1 else None
-        object.__setattr__(group, "snap", known)  # the group is this plan's own
+        own = dict(zip(self.group.hidden_invars, self.group.placed, strict=True))
+        states = self.program.hidden_invars
+        return np.concatenate([own[var][1] if var in own else np.full(var.aval.size, -1) for var in states])

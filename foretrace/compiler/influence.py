@@ -15,10 +15,10 @@ import scipy.sparse as sp
 from foretrace.compiler import sparse
 from foretrace.compiler.patterns import Patterns, analyse
 from foretrace.compiler.sparse import Matrix
-from foretrace.engine.plan import Plan
+from foretrace.program.records import StepProgram
 
 
-class Structure(NamedTuple):
+class StepPattern(NamedTuple):
     """Where one step's derivatives can be other than zero.
 
     Attributes:
@@ -44,18 +44,18 @@ class Colours:
 
 
 @dataclass(frozen=True, eq=False)
-class Reach:
-    """The kept sets of all parameter elements.
+class InfluencePattern:
+    """The states that all parameter elements reach: the kept sets of SnAp-n.
 
     Attributes:
-        structure: The patterns of one step.
+        step: The pattern of one step's derivatives.
         colours: For each parameter, the colours of the states by its elements; None if it reaches no state.
         type_of: The type of every element, counted over all parameters; -1 for one that reaches no state.
         direct: Types by states: the colour, plus one, of a state that is reached at once.
         kept: Types by states: those reached within the steps.
     """
 
-    structure: Structure
+    step: StepPattern
     colours: list[Colours | None]
     type_of: np.ndarray
     direct: sp.csr_array
@@ -68,28 +68,21 @@ class Reach:
         return int(members @ np.diff(self.kept.indptr))
 
 
-def find_reach(plan: Plan, n: int) -> Reach:
+def find_influence(program: StepProgram, n: int) -> InfluencePattern:
     """The states that each parameter element reaches within `n` steps, the one that it acts in counted."""
-    structure = find_structure(plan)
-    colours = [colour_rows(matrix) if matrix.nnz else None for matrix in structure.params]
-    type_of, direct = _types(structure, colours)
+    step = step_pattern(program)
+    colours = [colour_rows(matrix) if matrix.nnz else None for matrix in step.params]
+    type_of, direct = _types(step, colours)
     pattern = sparse.from_parts(direct.indices, direct.indptr, direct.shape)
-    return Reach(structure, colours, type_of, direct, _within(pattern, sparse.transpose(structure.states), n))
+    return InfluencePattern(step, colours, type_of, direct, within(pattern, sparse.transpose(step.states), n))
 
 
-def find_structure(plan: Plan) -> Structure:
-    """The patterns of one step's derivatives."""
-    program = plan.program
-    step = analyse(plan.jaxpr, [*program.hidden_invars, *plan.weight_vars], cut=False, consts=program.consts)
-    made = analyse(plan.weights_jaxpr, program.param_invars, cut=False, consts=program.consts)
-    weights = _table(step, program.hidden_outvars, plan.weight_vars)
-    params = [
-        sparse.multiply(weights, _table(made, plan.weight_vars, [var]))
-        if plan.weight_vars
-        else sparse.empty(weights.shape[0], var.aval.size)
-        for var in program.param_invars
-    ]
-    return Structure(_table(step, program.hidden_outvars, program.hidden_invars), params)
+def step_pattern(program: StepProgram) -> StepPattern:
+    """Where the derivatives of one step can be other than zero, by any path through it."""
+    sources = [*program.hidden_invars, *program.param_invars]
+    found = analyse(program.jaxpr, sources, cut=False, consts=program.consts)
+    params = [_table(found, program.hidden_outvars, [var]) for var in program.param_invars]
+    return StepPattern(_table(found, program.hidden_outvars, program.hidden_invars), params)
 
 
 def _table(found: Patterns, rows: Sequence[Any], columns: Sequence[Any]) -> Matrix:
@@ -120,13 +113,13 @@ def colour_rows(matrix: Matrix) -> Colours:
     return Colours(found, int(found.max(initial=0)) + 1)
 
 
-def _types(structure: Structure, colours: Sequence[Colours | None]) -> tuple[np.ndarray, sp.csr_array]:
+def _types(step: StepPattern, colours: Sequence[Colours | None]) -> tuple[np.ndarray, sp.csr_array]:
     """The type of every parameter element, and which states each type reaches at once, by which colour."""
     seen: dict[tuple[bytes, bytes], int] = {}
     reached: list[np.ndarray] = []
     colour: list[np.ndarray] = []
     type_of: list[np.ndarray] = []
-    for matrix, own in zip(structure.params, colours, strict=True):
+    for matrix, own in zip(step.params, colours, strict=True):
         types = np.full(matrix.shape[1], -1, dtype=np.int64)
         for element, states in enumerate(_rows(sparse.transpose(matrix))):
             if own is not None and states.size:
@@ -139,10 +132,10 @@ def _types(structure: Structure, colours: Sequence[Colours | None]) -> tuple[np.
         type_of.append(types)
     indptr = np.cumsum([0, *map(len, reached)])
     parts = (np.concatenate([*colour, [0]])[:-1], np.concatenate([*reached, [0]])[:-1].astype(np.int32), indptr)
-    return np.concatenate(type_of), sp.csr_array(parts, shape=(len(seen), structure.states.shape[0]))
+    return np.concatenate(type_of), sp.csr_array(parts, shape=(len(seen), step.states.shape[0]))
 
 
-def _within(direct: Matrix, onward: Matrix, n: int) -> Matrix:
+def within(direct: Matrix, onward: Matrix, n: int) -> Matrix:
     """States reached in one of the first `n` steps."""
     reached = last = direct
     for _ in range(n - 1):

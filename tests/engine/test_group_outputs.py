@@ -1,4 +1,4 @@
-"""Which value is found to be the axon of a group, and its derivative by the group's states."""
+"""Which value is found to be the output of a group, and its derivative by the group's states."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import lif_networks as nets
-from foretrace.engine.axons import axon_factor, axon_factor_before, axon_pull
 from foretrace.engine.linearise import Cotangents, Linearised
+from foretrace.engine.outputs import loss_by_output, output_factor, output_factor_before, output_pull
 from foretrace.engine.plan import Plan, make_plan
 from foretrace.engine.sequence import States, run_steps
 from zoo import MODELS
@@ -34,7 +34,7 @@ def linearised(network: nets.Network) -> tuple[Plan, Linearised, list[Any]]:
 
 
 def found(plan: Plan) -> list[str]:
-    """For each group the axon: the name of the state that it is, or of the equation that gives it."""
+    """For each group the output: the name of the state that it is, or of the equation that gives it."""
     names = {}
     for eqn in plan.jaxpr.eqns:
         names |= dict.fromkeys(eqn.outvars, eqn.primitive.name)
@@ -42,11 +42,11 @@ def found(plan: Plan) -> list[str]:
         names[var] = leaf.name
     for leaf, var in zip(plan.program.hidden, plan.program.hidden_invars, strict=True):
         names[var] = f"previous {leaf.name}"
-    return [names[axon.var] for axon in plan.axons]
+    return [names[output.var] for output in plan.group_outputs]
 
 
 @pytest.mark.parametrize(
-    ("name", "axons"),
+    ("name", "outputs"),
     [
         ("LIF", [SPIKE]),
         ("vanilla RNN", ["h"]),
@@ -63,8 +63,8 @@ def found(plan: Plan) -> list[str]:
         ("recurrent LIF with delayed spikes", [SPIKE]),
     ],
 )
-def test_the_axon_is_the_value_that_leaves(name: str, axons: list[str]) -> None:
-    assert found(plan_of(name)) == axons
+def test_the_output_is_the_value_that_leaves(name: str, outputs: list[str]) -> None:
+    assert found(plan_of(name)) == outputs
 
 
 def test_a_state_that_is_returned_too_does_not_take_the_place_of_the_spike() -> None:
@@ -82,10 +82,10 @@ def test_a_state_that_is_returned_too_does_not_take_the_place_of_the_spike() -> 
 
 def test_the_factor_is_the_derivative_of_the_spike_at_the_new_states() -> None:
     plan, lin, (v,) = linearised(nets.recurrent_lif())
-    factor = axon_factor(lin, plan.axons[0])
+    factor = output_factor(lin, plan.group_outputs[0])
     np.testing.assert_allclose(factor[0], nets.surrogate(np.asarray(v) - 1.0), rtol=1e-12)
     signal = jnp.arange(1.0, 1.0 + v.size).reshape(v.shape)
-    np.testing.assert_allclose(axon_pull(lin, plan.axons[0], signal)[0], factor[0] * signal, rtol=1e-12)
+    np.testing.assert_allclose(output_pull(lin, plan.group_outputs[0], signal)[0], factor[0] * signal, rtol=1e-12)
 
 
 def _packed_step(params: Any, state: Any, x: Any) -> tuple[Any, Any]:
@@ -100,7 +100,7 @@ def test_the_entries_of_a_packed_state_are_states_of_their_own() -> None:
     network = nets.compiled(_packed_step, params, {"h": jnp.stack([state["v"], 0.1 * state["v"]], axis=-1)}, xs)
     plan, lin, (h,) = linearised(network)
     slope = nets.surrogate(np.asarray(h[..., 0] - 1.0 - 0.3 * h[..., 1]))
-    np.testing.assert_allclose(axon_factor(lin, plan.axons[0]), [slope, -0.3 * slope], rtol=1e-12)
+    np.testing.assert_allclose(output_factor(lin, plan.group_outputs[0]), [slope, -0.3 * slope], rtol=1e-12)
 
 
 def _old_spikes(params: Any, state: Any, x: Any) -> tuple[Any, Any]:
@@ -110,11 +110,11 @@ def _old_spikes(params: Any, state: Any, x: Any) -> tuple[Any, Any]:
 
 def test_spikes_of_previous_states_are_taken_at_the_new_ones() -> None:
     plan, lin, (v,) = linearised(nets.compiled(_old_spikes, *nets.draws()))
-    (axon,) = plan.axons
-    assert (found(plan), axon.from_states) == ([SPIKE], "previous")
-    np.testing.assert_allclose(axon_factor(lin, axon)[0], nets.surrogate(np.asarray(v) - 1.0), rtol=1e-12)
+    (output,) = plan.group_outputs
+    assert (found(plan), output.from_states) == ([SPIKE], "previous")
+    np.testing.assert_allclose(output_factor(lin, output)[0], nets.surrogate(np.asarray(v) - 1.0), rtol=1e-12)
     before = nets.surrogate(np.asarray(lin.steps.hidden[0]) - 1.0)
-    np.testing.assert_allclose(axon_factor_before(lin, axon)[0], before, rtol=1e-12)
+    np.testing.assert_allclose(output_factor_before(lin, output)[0], before, rtol=1e-12)
 
 
 def test_a_group_that_nothing_leaves_is_told_by_its_last_state() -> None:
@@ -125,14 +125,14 @@ def test_a_group_that_nothing_leaves_is_told_by_its_last_state() -> None:
     params, state, xs = nets.draws()
     plan = make_plan(nets.compiled(step, params, state | {"w": state["v"]}, xs).graph)
     assert found(plan) == ["w"]
-    assert "its last state stands for it" in plan.axons[0].reason
+    assert "its last state stands for it" in plan.group_outputs[0].reason
 
 
 @pytest.mark.parametrize("step", [nets.lif_step, _old_spikes], ids=["new spikes", "spikes of previous states"])
-def test_the_derivative_of_a_loss_by_the_axon(step: Any) -> None:
+def test_the_derivative_of_a_loss_by_the_output(step: Any) -> None:
     network = nets.compiled(step, *nets.draws())
     plan, lin, _ = linearised(network)
     outputs = jnp.cos(jnp.arange(3.0 * nets.BATCH * nets.OUT)).reshape(3, nets.BATCH, nets.OUT)
     cotangents = Cotangents([outputs], [jnp.zeros_like(v) for v in lin.steps.hidden])
-    by_axon = lin.by_axon(plan.axons[0], cotangents)
-    np.testing.assert_allclose(by_axon, outputs @ network.params["w_out"].T, rtol=1e-12)
+    by_output = loss_by_output(lin, plan.group_outputs[0], cotangents)
+    np.testing.assert_allclose(by_output, outputs @ network.params["w_out"].T, rtol=1e-12)
