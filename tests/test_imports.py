@@ -38,8 +38,8 @@ MODEL_LIBRARIES = {"brainstate", "brainpy", "brainpy_state", "braintools", "flax
 UNIT_LIBRARIES = {"brainunit", "saiunit", "brainevent"}
 # Files are named where the rest of their folder works for plain functions too.
 MAY_USE_MODELS = {
-    *(f"frontends/{file}.py" for file in ("brainstate", "guarded_call", "module_info", "nnx", "linen", "equinox")),
-    *("nn", "networks", "compat/parameters.py", "tasks", "viz", "cli"),
+    *(f"frontends/{file}.py" for file in ("brainstate", "guarded_call", "nnx", "linen", "equinox")),
+    *("nn", "networks", "compat/module_info.py", "compat/parameters.py", "tasks", "viz", "cli"),
     *(f"learners/{file}.py" for file in ("driver", "executor", "helpers", "module", "of_module", "recording")),
     *("learners/run.py", "learners/vmap.py"),
 }

@@ -1,17 +1,74 @@
-"""The graph of a brainstate module in parts, as braintrace gives it: groups, relations, perturbations, one at a time.
-
-Each is a part of what `foretrace.compile_etrace_graph` finds at once.
-"""
+"""The graph of a model as braintrace asks for it: whole, or in parts, groups, relations, perturbations."""
 
 from typing import TYPE_CHECKING, Any
 
-from foretrace import frontends
-from foretrace.compiler import ETraceGraph, HiddenGroup, HiddenParamOpRelation, HiddenPerturbation, compile_program
+from foretrace import entry
+from foretrace._optional import load
+from foretrace.compat.perturbation import HiddenPerturbation, hidden_perturb
+from foretrace.compiler import ETraceGraph, HiddenGroup, HiddenParamOpRelation, compile_program
+from foretrace.compiler.graph import Discover
 from foretrace.learners.options import check_scope
+from foretrace.program.control_flow import ControlFlowPolicy
 from foretrace.program.diagnostics import Path
 
 if TYPE_CHECKING:
-    from foretrace.frontends import ModuleInfo
+    from foretrace.compat.module_info import ModuleInfo
+
+
+def compile_etrace_graph(
+    model: Any,
+    *inputs: Any,
+    params: Any = None,
+    state: Any = None,
+    include_hidden_perturb: bool = True,
+    include_recurrent_mixing: bool = False,
+    sparse_n: int | None = None,
+    snap_max_jacobian_elements: int = 2**24,
+    control_flow: ControlFlowPolicy | None = None,
+    discover: Discover = "auto",
+    **how: Any,
+) -> ETraceGraph:
+    """Finds where each parameter of a model enters its dynamics, and which positions of which states it reaches.
+
+    Args:
+        model: As for `compile`; the states of a brainstate module are initialised.
+        *inputs: Example inputs of one step.
+        params: The parameters of a step function, the variables of a linen module.
+        state: The state before the first step, as for `compile`.
+        include_hidden_perturb: Whether the graph has the step with perturbed states.
+        include_recurrent_mixing: False: the graph is the same for every rule, and the rule says what it follows.
+        sparse_n: None, likewise.
+        snap_max_jacobian_elements: Checked, and not used.
+        control_flow: What becomes of `cond`, `scan` and `while`.
+        discover: `'marked'` traces marked operators alone, `'all'` plain ones too, `'auto'` marked ones where the
+            model marks any and all where it marks none.
+        **how: Options of the model's frontend, as for `compile`.
+
+    Returns:
+        The graph. `print(graph.explain())` says what was found.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import foretrace as ft
+        >>> def step(params, state, x):
+        ...     state = 0.9 * state + x @ params["w"]
+        ...     return state, state
+        >>> graph = ft.compile_etrace_graph(step, jnp.ones(3), params={"w": jnp.ones((3, 2))}, state=jnp.zeros(2))
+        >>> [(parameter.name, parameter.history.value) for parameter in graph.parameters]
+        [('w', 'all')]
+    """
+    check_scope(include_recurrent_mixing, sparse_n, snap_max_jacobian_elements)
+    given = {"params": params, "state": state, "control_flow": control_flow, "discover": discover}
+    graph = entry.compile_etrace_graph(model, *inputs, **given, **how)
+    if not include_hidden_perturb:
+        vars(graph)["hidden_perturb"] = None
+    return graph
+
+
+def _info(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "ModuleInfo":
+    return load("foretrace.compat.module_info", "foretrace.extract_module_info").extract_module_info(
+        model, *args, **kwargs
+    )
 
 
 def find_hidden_groups_from_minfo(
@@ -65,7 +122,7 @@ def find_hidden_groups_from_module(
         >>> [group.num_state for group in groups]
         [1]
     """
-    info = frontends.extract_module_info(model, *model_args, **model_kwargs)
+    info = _info(model, model_args, model_kwargs)
     return find_hidden_groups_from_minfo(info, include_recurrent_mixing, sparse_n, snap_max_jacobian_elements)
 
 
@@ -103,7 +160,7 @@ def find_hidden_param_op_relations_from_module(
         >>> sorted({relation.path for relation in relations})
         [('Wh', 'weight'), ('Wrz', 'weight')]
     """
-    return find_hidden_param_op_relations_from_minfo(frontends.extract_module_info(model, *model_args, **model_kwargs))
+    return find_hidden_param_op_relations_from_minfo(_info(model, model_args, model_kwargs))
 
 
 def add_hidden_perturbation_from_minfo(minfo: "ModuleInfo") -> HiddenPerturbation:
@@ -119,9 +176,7 @@ def add_hidden_perturbation_from_minfo(minfo: "ModuleInfo") -> HiddenPerturbatio
         >>> [data.shape for data in perturbation.init_perturb_data()]
         [(4,)]
     """
-    perturbation = _graph(minfo, include_hidden_perturb=True).hidden_perturb
-    assert perturbation is not None
-    return perturbation
+    return hidden_perturb(_graph(minfo))
 
 
 def add_hidden_perturbation_in_module(model: Any, *model_args: Any, **model_kwargs: Any) -> HiddenPerturbation:
@@ -133,8 +188,8 @@ def add_hidden_perturbation_in_module(model: Any, *model_args: Any, **model_kwar
         >>> ft.add_hidden_perturbation_in_module(cell, jnp.ones(3)).perturb_hidden_paths
         (('h',),)
     """
-    return add_hidden_perturbation_from_minfo(frontends.extract_module_info(model, *model_args, **model_kwargs))
+    return add_hidden_perturbation_from_minfo(_info(model, model_args, model_kwargs))
 
 
-def _graph(minfo: "ModuleInfo", include_hidden_perturb: bool = False) -> ETraceGraph:
-    return compile_program(minfo, **minfo.owners(), include_hidden_perturb=include_hidden_perturb)
+def _graph(minfo: "ModuleInfo") -> ETraceGraph:
+    return compile_program(minfo.traced)

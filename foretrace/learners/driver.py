@@ -258,7 +258,11 @@ class SequenceDriverMixin:
     @contextmanager
     def _whole_or_nothing(self, pieces: Sequence[_Piece]) -> Iterator[None]:
         """Within the block, states and traces move; if it raises, they are what they were before it."""
-        touched = [self.etrace, *self.executor.bound_states(), *(s for piece in pieces for s in piece.traced.states)]
+        touched = [
+            self.etrace,
+            *self.executor.split.bound().values(),
+            *(s for piece in pieces for s in piece.traced.states),
+        ]
         before = {id(state): (state, state.value) for state in touched}
         try:
             yield

@@ -22,7 +22,7 @@ from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan, make_plan
 from foretrace.engine.sequence import States, run_steps, scan_blocks
 from foretrace.errors import ExampleInputError
-from foretrace.frontends import FunctionModel
+from foretrace.frontends import TracedModel
 from foretrace.frontends.trees import form_text
 from foretrace.learners.blocks import default_block, even_block
 from foretrace.learners.carrying import TraceForm, begin_optimizer
@@ -84,9 +84,9 @@ class Learner:
         return self.graph.explain()
 
     @property
-    def model(self) -> FunctionModel:
+    def model(self) -> TracedModel:
         """The traced model, and the way between its own forms and flat arrays."""
-        return self.graph.module_info
+        return self.graph.model
 
     @property
     def pure(self) -> "Learner":
@@ -410,7 +410,7 @@ class _Losses:
         return finite_flags(steps, outputs, losses) if self.learner.check_finite else None
 
 
-def _flatten_sequence(model: FunctionModel, xs: Any) -> list[Any]:
+def _flatten_sequence(model: TracedModel, xs: Any) -> list[Any]:
     """The arrays of a sequence of inputs, checked against the form of one step's."""
     inputs = model.as_inputs(xs)
     leaves = jax.tree.leaves(inputs)
@@ -422,8 +422,8 @@ def _flatten_sequence(model: FunctionModel, xs: Any) -> list[Any]:
     if len(lengths) > 1 or lengths[0] == 0:
         raise ExampleInputError(f"The inputs have {lengths} steps. Every input has the same number, at least one.")
     first = jax.tree.map(lambda a: a[0], inputs)
-    advice = sequence_advice(model.input_tree, model.in_form(inputs))
-    flat = model.input_tree.flatten(model.in_form(first), ExampleInputError, advice)
+    advice = sequence_advice(model.flat.inputs, (inputs, {}))
+    flat = model.flat.inputs.flatten((first, {}), ExampleInputError, advice)
     return [jnp.asarray(leaf, one.dtype) for leaf, one in zip(leaves, flat, strict=True)]
 
 

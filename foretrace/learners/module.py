@@ -21,7 +21,6 @@ from foretrace.compiler import CompilationReport, ETraceGraph
 from foretrace.compiler.graph import Discover
 from foretrace.engine.plan import Link
 from foretrace.errors import NotSupportedError
-from foretrace.frontends import Role
 from foretrace.learners.alone import alone
 from foretrace.learners.data import Stacked, stack_inputs
 from foretrace.learners.driver import SequenceDriverMixin
@@ -229,16 +228,16 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
     @property
     def params(self) -> dict[Path, Any]:
         """The parameters by path, as they are now."""
-        return self.executor.info.split.params
+        return self.executor.split.params
 
     @property
     def carry(self) -> Carry:
         """The model's states by path and the traces, as they are now."""
-        return Carry(self.executor.info.split.state, self._compiled_trace().value)
+        return Carry(self.executor.split.state, self._compiled_trace().value)
 
     def put(self, params: Mapping[Path, Any], carry: Carry) -> None:
         """Gives the model these parameters and states, and the learner these traces."""
-        states = self.executor.info.states_by_path()
+        states = self.executor.split.states()
         for path, value in {**params, **carry.state}.items():
             states[path].value = value
         self._compiled_trace().value = carry.trace
@@ -251,7 +250,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         before = {path: (state, state.value) for path, state in self.model.states().items()}
         self.make_states(batch_size)
         self.reset_state(batch_size)
-        split, held = self.executor.info.split, dict(self.model.states().items())
+        split, held = self.executor.split, dict(self.model.states().items())
         made_anew = {
             path
             for path, state in held.items()
@@ -302,22 +301,27 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
     @property
     def param_states(self) -> FlattedDict:
         """The model's parameters by path."""
-        return self._states_of(Role.PARAM)
+        return FlattedDict({p: s for p, s in self.executor.states.items() if isinstance(s, brainstate.ParamState)})
 
     @property
     def hidden_states(self) -> FlattedDict:
         """The model's hidden states by path."""
-        return self._states_of(Role.HIDDEN)
+        used = self.executor.split.used if self.is_compiled else {}
+        hidden = {leaf.owner for leaf in self.graph.program.hidden} if used else set()
+        # A state that the compiled step does not use is known by its type alone.
+        return FlattedDict(
+            {
+                path: state
+                for path, state in self.executor.states.items()
+                if (path in hidden if path in used else isinstance(state, brainstate.HiddenState))
+            }
+        )
 
     @property
     def other_states(self) -> FlattedDict:
         """All other states of the model by path."""
-        return self._states_of(Role.OTHER)
-
-    def _states_of(self, role: Role) -> FlattedDict:
-        compiled = {slot.path: slot.role for slot in self.executor.info.slots} if self.is_compiled else {}
-        states = self.executor.states
-        return FlattedDict({path: s for path, s in states.items() if compiled.get(path, _role_by_type(s)) is role})
+        known = {*self.param_states, *self.hidden_states}
+        return FlattedDict({path: state for path, state in self.executor.states.items() if path not in known})
 
     def get_etrace_of(self, weight: brainstate.ParamState | Path | str) -> Any:
         """The traces of one parameter.
@@ -377,7 +381,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
                 )
             )
         own = {name: value for name, value in kwargs.items() if name != external}
-        return stack_inputs(self.executor.info, args, own, kwargs.get(external, self._standing) if external else None)
+        return stack_inputs(self.executor.traced, args, own, kwargs.get(external, self._standing) if external else None)
 
     @property
     def modulator(self) -> Any:
@@ -428,11 +432,11 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
     def _step(self, inputs: Sequence[Any], named_inputs: dict[str, Any]) -> Any:
         executor = self.executor
         stacked = self.stacked(inputs, named_inputs)
-        params, hidden, other = executor.read(Role.PARAM, Role.HIDDEN, Role.OTHER)
+        hidden, other = executor.read_state()
         trace = self._compiled_trace()
         assert self._passage is not None
         outputs, hidden, other, trace.value = self._passage(
-            params, hidden, other, trace.value, stacked.inputs, stacked.external
+            executor.read_params(), hidden, other, trace.value, stacked.inputs, stacked.external
         )
         executor.write(hidden, other)
         return executor.output(outputs, stacked.length)
@@ -543,9 +547,3 @@ def learner_of(rule: Rule | ETraceConfig | type[Rule], model: Any, *positional: 
 
 def _is_left_alone(before: Any, state: brainstate.State) -> bool:
     return before is not None and before[0] is state and before[1] is state.value
-
-
-def _role_by_type(state: brainstate.State) -> Role:
-    if isinstance(state, brainstate.ParamState):
-        return Role.PARAM
-    return Role.HIDDEN if isinstance(state, brainstate.HiddenState) else Role.OTHER

@@ -23,7 +23,6 @@ from foretrace.engine.evaluate import Step
 from foretrace.engine.finite import finite_flags
 from foretrace.engine.plan import Plan
 from foretrace.engine.sequence import States, run_weighted
-from foretrace.frontends import Role
 from foretrace.learners.alone import lock_of
 from foretrace.learners.data import Stacked
 from foretrace.learners.executor import ETraceGraphExecutor
@@ -101,8 +100,8 @@ class _Recorder:
         stacked = learner.stacked(args, kwargs)
         if stacked.length != self.length:
             raise OtherForm(stacked.length)
-        hidden, other = executor.read(Role.HIDDEN, Role.OTHER)
-        states, self.steps, outputs = run_weighted(executor.plan, self.weights, States(hidden, other), stacked.inputs)
+        before = States(*executor.read_state())
+        states, self.steps, outputs = run_weighted(executor.plan, self.weights, before, stacked.inputs)
         self.outputs, self.external = outputs, stacked.external
         hidden = states.hidden
         if self.shifts is not None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from foretrace.frontends import Role, extract_module_info
+from foretrace import extract_module_info
 from foretrace.program.diagnostics import DiagnosticKind
 
 INIT = braintools.init
@@ -154,7 +154,7 @@ def test_program_computes_what_the_model_computes(name):
             wanted = run_model(x)
             hidden, other, outputs = run_program(params, hidden, other, info.flatten_inputs(x))
             assert_same(info.unflatten_output(outputs), wanted)
-    values = info.unflatten(Role.HIDDEN, hidden) | info.unflatten(Role.OTHER, other)
+    values = info.unflatten_state(hidden, other)
     for state in info.compiled_model_states:
         if not isinstance(state, brainstate.ParamState):
             assert_same(values[info.state_id_to_path[id(state)]], state.value)
