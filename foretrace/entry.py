@@ -146,15 +146,12 @@ def compile_etrace_graph(
     Args:
         model: As for `compile`; the states of a brainstate module are initialised.
         *inputs: Example inputs of one step.
-        params: The parameters of a step function, the variables of a linen module.
-        state: The state before the first step, as for `compile`.
+        params: As for `compile`, and so `state` and `control_flow`.
+        state: The state before the first step.
         control_flow: What becomes of `cond`, `scan` and `while`.
         discover: `'marked'` traces marked operators alone, `'all'` plain ones too, `'auto'` marked ones where the
             model marks any and all where it marks none.
-        **how: Options of the model's frontend, as for `compile`.
-
-    Returns:
-        The graph. `print(graph.explain())` says what was found.
+        **how: Options of the model's frontend.
     """
     traced = trace_model(model, *inputs, params=params, state=state, control_flow=control_flow, **how)
     return compile_program(traced, discover=discover)

@@ -39,9 +39,10 @@ UNIT_LIBRARIES = {"brainunit", "saiunit", "brainevent"}
 # Files are named where the rest of their folder works for plain functions too.
 MAY_USE_MODELS = {
     *(f"frontends/{file}.py" for file in ("brainstate", "guarded_call", "nnx", "linen", "equinox")),
-    *("nn", "networks", "compat/module_info.py", "compat/parameters.py", "tasks", "viz", "cli"),
+    *("nn", "networks", "tasks", "viz", "cli"),
+    *(f"compat/{file}.py" for file in ("executors", "module_info", "parameters")),
     *(f"learners/{file}.py" for file in ("driver", "executor", "helpers", "module", "of_module", "recording")),
-    *("learners/run.py", "learners/vmap.py"),
+    *("learners/traced_sequence.py", "learners/vmap.py"),
 }
 
 UNSTABLE_JAX = ("jax._src", "jax.interpreters", "jax.extend")

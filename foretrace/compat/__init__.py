@@ -66,6 +66,7 @@ from foretrace.rules import (
 
 if TYPE_CHECKING:
     from foretrace import nn
+    from foretrace.compat.executors import ETraceGraphExecutor, ETraceVjpGraphExecutor
     from foretrace.compat.module_info import ModuleInfo, extract_module_info
     from foretrace.compat.parameters import (
         ElemWiseParam,
@@ -77,9 +78,7 @@ if TYPE_CHECKING:
     from foretrace.learners import (
         EligibilityTrace,
         ETraceAlgorithm,
-        ETraceGraphExecutor,
         ETraceVjpAlgorithm,
-        ETraceVjpGraphExecutor,
         ETraceVmap,
         GradExpon,
         HybridDimVjpAlgorithm,
@@ -199,6 +198,15 @@ INSTEAD: dict[str, str] = {
 """The names of braintrace 0.1 that later versions dropped, with what to use instead."""
 
 
+# The files of names that need brainstate; those of braintrace 0.1 are in `parameters`.
+_HOMES = {
+    "ModuleInfo": "module_info",
+    "extract_module_info": "module_info",
+    "ETraceGraphExecutor": "executors",
+    "ETraceVjpGraphExecutor": "executors",
+}
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -206,8 +214,7 @@ def __getattr__(name: str) -> Any:
         return load("foretrace.nn", "foretrace.nn")
     if name in learners.HOMES:
         return getattr(learners, name)
-    file = "module_info" if name in ("extract_module_info", "ModuleInfo") else "parameters"
-    return getattr(load(f"foretrace.compat.{file}", f"foretrace.{name}"), name)
+    return getattr(load(f"foretrace.compat.{_HOMES.get(name, 'parameters')}", f"foretrace.{name}"), name)
 
 
 def __dir__() -> list[str]:

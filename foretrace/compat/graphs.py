@@ -6,10 +6,10 @@ from foretrace import entry
 from foretrace._optional import load
 from foretrace.compat.perturbation import HiddenPerturbation, hidden_perturb
 from foretrace.compiler import ETraceGraph, HiddenGroup, HiddenParamOpRelation, compile_program
-from foretrace.compiler.graph import Discover
-from foretrace.learners.options import check_scope
+from foretrace.errors import NotSupportedError
 from foretrace.program.control_flow import ControlFlowPolicy
 from foretrace.program.diagnostics import Path
+from foretrace.rules.options import is_count
 
 if TYPE_CHECKING:
     from foretrace.compat.module_info import ModuleInfo
@@ -18,31 +18,26 @@ if TYPE_CHECKING:
 def compile_etrace_graph(
     model: Any,
     *inputs: Any,
-    params: Any = None,
-    state: Any = None,
     include_hidden_perturb: bool = True,
     include_recurrent_mixing: bool = False,
     sparse_n: int | None = None,
     snap_max_jacobian_elements: int = 2**24,
     control_flow: ControlFlowPolicy | None = None,
-    discover: Discover = "auto",
-    **how: Any,
+    **options: Any,
 ) -> ETraceGraph:
     """Finds where each parameter of a model enters its dynamics, and which positions of which states it reaches.
 
     Args:
         model: As for `compile`; the states of a brainstate module are initialised.
         *inputs: Example inputs of one step.
-        params: The parameters of a step function, the variables of a linen module.
-        state: The state before the first step, as for `compile`.
         include_hidden_perturb: Whether the graph has the step with perturbed states.
         include_recurrent_mixing: False: the graph is the same for every rule, and the rule says what it follows.
         sparse_n: None, likewise.
         snap_max_jacobian_elements: Checked, and not used.
         control_flow: What becomes of `cond`, `scan` and `while`.
-        discover: `'marked'` traces marked operators alone, `'all'` plain ones too, `'auto'` marked ones where the
-            model marks any and all where it marks none.
-        **how: Options of the model's frontend, as for `compile`.
+        **options: `params` and `state`, and the options of the model's frontend, as for `compile`; `discover`:
+            `'marked'` traces marked operators alone, `'all'` plain ones too, `'auto'` marked ones where the model marks
+            any and all where it marks none.
 
     Returns:
         The graph. `print(graph.explain())` says what was found.
@@ -58,17 +53,37 @@ def compile_etrace_graph(
         [('w', 'all')]
     """
     check_scope(include_recurrent_mixing, sparse_n, snap_max_jacobian_elements)
-    given = {"params": params, "state": state, "control_flow": control_flow, "discover": discover}
-    graph = entry.compile_etrace_graph(model, *inputs, **given, **how)
+    graph = entry.compile_etrace_graph(model, *inputs, control_flow=control_flow, **options)
     if not include_hidden_perturb:
         vars(graph)["hidden_perturb"] = None
     return graph
 
 
+def check_scope(
+    include_recurrent_mixing: bool, sparse_n: int | None, snap_max_jacobian_elements: int, full_jacobian: bool = False
+) -> None:
+    """Refuses a choice of the graph's recurrence: here the rule says which one it follows.
+
+    Raises:
+        NotSupportedError: Mixing, neighbourhoods or whole Jacobians are chosen.
+    """
+    is_count("snap_max_jacobian_elements", snap_max_jacobian_elements)
+    chosen = {
+        "include_recurrent_mixing": (include_recurrent_mixing, "'ostl_recurrent'"),
+        "sparse_n": (sparse_n, "'snap', with its option `n`"),
+        "full_jacobian": (full_jacobian, "'rtrl'"),
+    }
+    for name, (value, rule) in chosen.items():
+        if value:
+            raise NotSupportedError(
+                f"`{name}={value!r}`: the graph is the same for every rule here, and the rule says which recurrence it "
+                f"follows. Compile the model with {rule}, and leave `{name}` out."
+            )
+
+
 def _info(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "ModuleInfo":
-    return load("foretrace.compat.module_info", "foretrace.extract_module_info").extract_module_info(
-        model, *args, **kwargs
-    )
+    found = load("foretrace.compat.module_info", "foretrace.extract_module_info")
+    return found.extract_module_info(model, *args, **kwargs)
 
 
 def find_hidden_groups_from_minfo(

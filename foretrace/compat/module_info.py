@@ -12,12 +12,12 @@ from typing import Any, cast
 
 import brainstate
 
-from foretrace._jax import ClosedJaxpr, Jaxpr, Literal, Var, close_jaxpr, eval_jaxpr, new_jaxpr
+from foretrace._jax import ClosedJaxpr, Literal, Var, close_jaxpr, eval_jaxpr, new_jaxpr
 from foretrace.errors import StateMismatchError
 from foretrace.frontends import TracedModel, trace_model
 from foretrace.frontends.brainstate import ModuleSplit
 from foretrace.frontends.traced import join_state
-from foretrace.program.diagnostics import CompilationRecord, Path
+from foretrace.program.diagnostics import Path
 
 _PARTS = (
     "stateful_model closed_jaxpr jaxpr retrieved_model_states compiled_model_states state_id_to_path "
@@ -82,15 +82,21 @@ class ModuleInfo:
         """The module taken apart."""
         return cast(ModuleSplit, self.traced.split)
 
-    @property
-    def model(self) -> brainstate.nn.Module:
-        """The module."""
-        return self.split.model
-
-    @property
-    def stateful_model(self) -> brainstate.transform.StatefulFunction:
-        """The traced function of brainstate."""
-        return self.split.stateful
+    model = property(lambda self: self.split.model, doc="The module.")
+    stateful_model = property(lambda self: self.split.stateful, doc="The traced function of brainstate.")
+    jaxpr = property(lambda self: self.closed_jaxpr.jaxpr, doc="The jaxpr without its constants.")
+    diagnostics = property(lambda self: self.program.diagnostics, doc="What was decided while the model was traced.")
+    retrieved_model_states = property(lambda self: self.split.held, doc="All states that the model holds, by path.")
+    compiled_model_states = property(
+        lambda self: tuple(self.split.used.values()),
+        doc="The states that the step reads or writes, in the order of their first use.",
+    )
+    weight_invars = property(lambda self: list(self.program.param_invars), doc="The variables of all parameter arrays.")
+    num_var_out = property(lambda self: len(self.program.outputs), doc="How many arrays the model returns.")
+    num_var_state = property(
+        lambda self: len((*self.program.params, *self.program.hidden, *self.program.other)),
+        doc="How many arrays the compiled states hold.",
+    )
 
     @functools.cached_property
     def closed_jaxpr(self) -> ClosedJaxpr:
@@ -100,30 +106,10 @@ class ModuleInfo:
         outvars = [*jaxpr.outvars, *self.added_outvars]
         return close_jaxpr(new_jaxpr(jaxpr.constvars, jaxpr.invars, outvars, jaxpr.eqns), closed.consts)
 
-    @property
-    def jaxpr(self) -> Jaxpr:
-        """The jaxpr without its constants."""
-        return self.closed_jaxpr.jaxpr
-
-    @property
-    def diagnostics(self) -> tuple[CompilationRecord, ...]:
-        """What was decided on the way from the model to the program."""
-        return self.traced.program.diagnostics
-
-    @property
-    def retrieved_model_states(self) -> Mapping[Path, brainstate.State]:
-        """All states that the model holds, by path."""
-        return self.split.held
-
-    @property
-    def compiled_model_states(self) -> tuple[brainstate.State, ...]:
-        """The states that the step reads or writes, in the order of their first use."""
-        return tuple(self.split.used.values())
-
     @functools.cached_property
     def state_id_to_path(self) -> dict[int, Path]:
         """The path of each state, by `id`."""
-        return {id(state): path for path, state in {**self.retrieved_model_states, **self.split.used}.items()}
+        return {id(state): path for path, state in {**self.split.held, **self.split.used}.items()}
 
     def _variables(self, hidden: Sequence[Any], other: Sequence[Any]) -> dict[Path, list[Any]]:
         """The variables of each state by path, those of parameters included."""
@@ -142,92 +128,47 @@ class ModuleInfo:
         forms = self.split.param_form.parts | self.split.state_form.parts
         return [forms[path].unflatten_without_units(variables[path]) for path in self.split.used]
 
-    @functools.cached_property
-    def state_tree_invars(self) -> list[Any]:
-        """For each compiled state, its value with variables in the place of arrays."""
-        return self._trees(self._entering)
-
-    @functools.cached_property
-    def state_tree_outvars(self) -> list[Any]:
-        """The same after the step; a parameter keeps its variables."""
-        return self._trees(self._leaving)
-
-    @functools.cached_property
-    def _hidden_paths(self) -> dict[Path, None]:
-        return dict.fromkeys(leaf.owner for leaf in self.program.hidden)
+    state_tree_invars = property(
+        lambda self: self._trees(self._entering),
+        doc="For each compiled state, its value with variables in the place of arrays.",
+    )
+    state_tree_outvars = property(
+        lambda self: self._trees(self._leaving), doc="The same after the step; a parameter keeps its variables."
+    )
 
     @functools.cached_property
     def hidden_path_to_invar(self) -> dict[Path, Var]:
         """The variable of each hidden state before the step."""
-        return {path: self._entering[path][0] for path in self._hidden_paths}
+        return {leaf.owner: self._entering[leaf.owner][0] for leaf in self.program.hidden}
 
     @functools.cached_property
     def hidden_path_to_outvar(self) -> dict[Path, Var]:
         """The variable of each hidden state after the step."""
-        return {path: self._leaving[path][0] for path in self._hidden_paths}
+        return {path: self._leaving[path][0] for path in self.hidden_path_to_invar}
 
-    @property
-    def invar_to_hidden_path(self) -> dict[Var, Path]:
-        """The inverse of `hidden_path_to_invar`."""
-        return {var: path for path, var in self.hidden_path_to_invar.items()}
-
-    @property
-    def outvar_to_hidden_path(self) -> dict[Var, Path]:
-        """The inverse of `hidden_path_to_outvar`."""
-        return {var: path for path, var in self.hidden_path_to_outvar.items()}
-
-    @property
-    def hidden_outvar_to_invar(self) -> dict[Var, Var]:
-        """From a hidden state's variable after the step to the one before."""
-        return {var: self.hidden_path_to_invar[path] for path, var in self.hidden_path_to_outvar.items()}
-
-    @property
-    def weight_invars(self) -> list[Var]:
-        """The variables of all parameter arrays."""
-        return list(self.program.param_invars)
-
-    @property
-    def weight_path_to_invars(self) -> dict[Path, list[Var]]:
-        """The variables of each parameter."""
-        return self.split.param_form.by_path(self.program.param_invars)
-
-    @property
-    def invar_to_weight_path(self) -> dict[Var, Path]:
-        """The parameter of each variable."""
-        return {var: path for path, variables in self.weight_path_to_invars.items() for var in variables}
-
-    @property
-    def num_var_out(self) -> int:
-        """How many arrays the model returns."""
-        return len(self.program.outputs)
-
-    @property
-    def num_var_state(self) -> int:
-        """How many arrays the compiled states hold."""
-        return len(self.program.params) + len(self.program.hidden) + len(self.program.other)
-
-    def state_values(self) -> tuple[Any, ...]:
-        """The present values of the compiled states."""
-        return tuple(state.value for state in self.compiled_model_states)
+    hidden_outvar_to_invar = property(
+        lambda self: {var: self.hidden_path_to_invar[path] for path, var in self.hidden_path_to_outvar.items()},
+        doc="From a hidden state's variable after the step to the one before.",
+    )
+    weight_path_to_invars = property(
+        lambda self: self.split.param_form.by_path(self.program.param_invars), doc="The variables of each parameter."
+    )
+    invar_to_hidden_path = property(
+        lambda self: {var: path for path, var in self.hidden_path_to_invar.items()},
+        doc="The inverse of `hidden_path_to_invar`.",
+    )
+    outvar_to_hidden_path = property(
+        lambda self: {var: path for path, var in self.hidden_path_to_outvar.items()},
+        doc="The inverse of `hidden_path_to_outvar`.",
+    )
+    invar_to_weight_path = property(
+        lambda self: {var: path for path, found in self.weight_path_to_invars.items() for var in found},
+        doc="The parameter of each variable.",
+    )
 
     def flatten_states(self, values: Sequence[Any] | None = None) -> tuple[list[Any], list[Any], list[Any]]:
-        """The program's params, hidden and other arrays of these state values.
-
-        Args:
-            values: One value per compiled state, in that order; the present ones for None.
-
-        Returns:
-            Three flat lists, without units.
-
-        Examples:
-            >>> import brainstate, jax.numpy as jnp
-            >>> cell = brainstate.nn.GRUCell(3, 4)
-            >>> _ = brainstate.nn.init_all_states(cell)
-            >>> params, hidden, other = extract_module_info(cell, jnp.ones(3)).flatten_states()
-            >>> len(params), len(hidden), len(other)
-            (4, 1, 0)
-        """
-        values = self.state_values() if values is None else values
+        """The program's params, hidden and other arrays; of the present states, or of one value per compiled state."""
+        values = [state.value for state in self.split.used.values()] if values is None else values
         if len(values) != len(self.split.used):
             raise StateMismatchError(
                 f"Got {len(values)} state values for {len(self.split.used)} states. "
@@ -259,7 +200,7 @@ class ModuleInfo:
         """The variables of the compiled states after the step: of weights, hidden states, other states."""
         trees = dict(zip(self.split.used, self.state_tree_outvars, strict=True))
         weights = [trees.pop(path) for path in self.split.param_form.parts]
-        hidden = [trees.pop(path) for path in self._hidden_paths]
+        hidden = [trees.pop(path) for path in self.hidden_path_to_invar]
         return weights, hidden, list(trees.values())
 
     def jaxpr_call(
@@ -286,7 +227,7 @@ class ModuleInfo:
         first, second = len(self.program.hidden), len(self.program.hidden) + len(self.program.other)
         third = second + self.num_var_out
         values = self.traced.unflatten_state(flat[:first], flat[first:second])
-        hidden = {path: values.pop(path) for path in self._hidden_paths}
+        hidden = {path: values.pop(path) for path in self.hidden_path_to_invar}
         added = dict(zip(self.added_outvars, flat[third:], strict=False))
         return self.traced.unflatten_output(flat[second:third]), hidden, values, added
 

@@ -1,11 +1,10 @@
 """Attributes of the graph's records in braintrace's form; `foretrace._optional.view` reads them from here."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from foretrace._jax import ClosedJaxpr, JaxprEqn, Literal, Var, close_jaxpr, eval_jaxpr, new_jaxpr
 from foretrace.compiler import ETraceGraph, HiddenParamOpRelation
-from foretrace.program.diagnostics import Path
 from foretrace.program.records import StepProgram, path_name
 
 
@@ -23,24 +22,15 @@ def eqn_params(relation: HiddenParamOpRelation) -> dict[str, Any]:
     return dict(relation.occurrence.eqn.params)
 
 
-def trainable_vars(relation: HiddenParamOpRelation) -> dict[str, Var]:
-    """The variables of the parameters that enter, by name in the operator."""
-    return {name: relation.program.param_invars[i] for name, i in _trainable(relation).items()}
+def _by_name(read: Callable[[HiddenParamOpRelation, int], Any]) -> Callable[[HiddenParamOpRelation], dict[str, Any]]:
+    """What is read of each parameter that enters, by its name in the operator."""
+    return lambda relation: {name: read(relation, i) for name, i in _trainable(relation).items()}
 
 
-def trainable_paths(relation: HiddenParamOpRelation) -> dict[str, Path]:
-    """Their paths."""
-    return {name: relation.program.params[i].owner for name, i in _trainable(relation).items()}
-
-
-def trainable_leaf_indices(relation: HiddenParamOpRelation) -> dict[str, int]:
-    """Which array of a parameter that is a pytree; 0 for a plain array."""
-    return {name: _leaf_index(relation.program, i) for name, i in _trainable(relation).items()}
-
-
-def trainable_param_states(relation: HiddenParamOpRelation) -> dict[str, Any]:
-    """The parameters as the model's library has them."""
-    return {name: relation.owners[i] for name, i in _trainable(relation).items()}
+trainable_vars = _by_name(lambda relation, i: relation.program.param_invars[i])
+trainable_paths = _by_name(lambda relation, i: relation.program.params[i].owner)
+trainable_leaf_indices = _by_name(lambda relation, i: _leaf_index(relation.program, i))
+trainable_param_states = _by_name(lambda relation, i: relation.owners[i])
 
 
 def trainable_processing_chains(relation: HiddenParamOpRelation) -> dict[str, ClosedJaxpr]:

@@ -1,7 +1,6 @@
 """From a user's model to a step program."""
 
 from foretrace.frontends.base import FlatStep, Frontend, Split, frontend_of, register_frontend
-from foretrace.frontends.function import trace_function
 from foretrace.frontends.traced import TracedModel, trace_model
 from foretrace.frontends.trees import PathForm, TreeSpec
 
@@ -14,6 +13,5 @@ __all__ = [
     "TreeSpec",
     "frontend_of",
     "register_frontend",
-    "trace_function",
     "trace_model",
 ]

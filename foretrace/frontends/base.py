@@ -65,7 +65,6 @@ class Split:
         state_of: From what users give as a state, or from `state`, to `state`.
         param_paths: The name of each array of `params`; None to read them off the pytree.
         state_paths: The name of each array of `state`, likewise.
-        evaluation: The step as it is used after training, without dropout and the like; None for `step`.
         flat: The traced step, from a library that must run the step to find out what it carries; None for all others.
     """
 
@@ -77,13 +76,11 @@ class Split:
     state_of: Callable[[Any], Any] = same
     param_paths: tuple[Path, ...] | None = None
     state_paths: tuple[Path, ...] | None = None
-    evaluation: Step | None = None
     flat: FlatStep | None = None
 
-    @property
-    def evaluated(self) -> Step:
-        """The step as it is used after training."""
-        return self.step if self.evaluation is None else self.evaluation
+    def evaluated(self, params: Any, state: Any, *inputs: Any) -> tuple[Any, Any]:
+        """The step as it is used after training, without dropout and the like."""
+        return self.step(params, state, *inputs)
 
     def owner(self, leaf: Leaf) -> Any:
         """The object of the library that holds an array of the program; the leaf itself where there is none."""
@@ -121,7 +118,7 @@ class Frontend(Protocol):
         ...
 
 
-# The module that must be loaded for a frontend to be asked, and the file of the frontend. Plain functions come last:
+# The module that must be loaded for a frontend to be tried, and the file of the frontend. Plain functions come last:
 # a module of a library can be called too.
 _TABLE = (
     ("brainstate", "foretrace.frontends.brainstate"),
@@ -134,7 +131,7 @@ _registered: list[Frontend] = []
 
 
 def register_frontend(frontend: Frontend) -> Frontend:
-    """Adds a frontend for the models of another library; it is asked before those that are there.
+    """Adds a frontend for the models of another library; it is tried before those that are there.
 
     Args:
         frontend: An object with `name`, `options`, `accepts` and `split`.
@@ -166,7 +163,7 @@ def register_frontend(frontend: Frontend) -> Frontend:
 
 
 def frontends() -> Iterator[Frontend]:
-    """The frontends whose libraries are loaded, in the order in which they are asked."""
+    """The frontends whose libraries are loaded, in the order in which they are tried."""
     yield from _registered
     for library, module in _TABLE:
         if library in sys.modules:

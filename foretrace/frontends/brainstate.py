@@ -54,12 +54,6 @@ class BrainstateFrontend:
             params: None: the module holds its parameters.
             state: None, likewise.
             named: Example inputs of one step that are given by name.
-
-        Raises:
-            ExampleInputError: The model cannot take the example input.
-            StateNotInitializedError: The model's states do not exist yet.
-            StateMismatchError: A state leaves the step with another unit or structure than it entered with.
-            NotSupportedError: The step writes a parameter, or a parameter is not floating.
         """
         if params is not None or state is not None:
             raise TypeError(
@@ -70,7 +64,7 @@ class BrainstateFrontend:
         input_tree = input_spec(inputs, named)
         held = model.states()
         _make_random_keys(held.values())
-        stateful = brainstate.transform.StatefulFunction(guarded_call(model, held), return_only_write=False)
+        stateful = brainstate.transform.StatefulFunction(guarded_call(model), return_only_write=False)
         with example_input_errors((inputs, named)), _initialisation_errors():
             stateful.make_jaxpr(*inputs, **named)
         key = stateful.get_arg_cache_key(*inputs, **named)
@@ -104,9 +98,8 @@ class ModuleSplit(Split):
         used: States,
         flat: FlatStep,
     ) -> None:
-        own = {"model": model, "stateful": stateful, "held": held, "used": used}
-        vars(self).update(own, flat=flat, param_form=flat.params, state_form=flat.state)
-        vars(self).update(params_of=same, state_of=same)
+        vars(self).update(model=model, stateful=stateful, held=held, used=used, flat=flat)
+        vars(self).update(param_form=flat.params, state_form=flat.state, params_of=same, state_of=same)
 
     model: brainstate.nn.Module
     stateful: brainstate.transform.StatefulFunction
@@ -278,17 +271,12 @@ def _initialisation_errors() -> Iterator[None]:
 
 def _by_path(states: Sequence[brainstate.State], held: Mapping[Path, brainstate.State]) -> States:
     """States by path; those that the step uses but the model does not hold are called external."""
-    paths = {id(state): path for path, state in held.items()}
-    taken = set(paths.values())
+    paths: dict[int, Path] = {id(state): path for path, state in held.items()}
     for state in states:
-        if id(state) in paths:
-            continue
-        path: Path = ("external", type(state).__name__)
-        number = 1
-        while path in taken:
-            path, number = ("external", type(state).__name__, number), number + 1
-        paths[id(state)] = path
-        taken.add(path)
+        if id(state) not in paths:
+            name = ("external", type(state).__name__)
+            number = sum(path[:2] == name for path in paths.values())
+            paths[id(state)] = (*name, number) if number else name
     return {paths[id(state)]: state for state in states}
 
 

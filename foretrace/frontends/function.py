@@ -6,43 +6,6 @@ import jax
 
 from foretrace._checks import call_problem
 from foretrace.frontends.base import Split, Step
-from foretrace.frontends.traced import TracedModel, trace_split
-
-
-def trace_function(step: Step, *example_inputs: Any, params: Any, state: Any, control_flow: Any = None) -> TracedModel:
-    """Traces one step of a function to a step program.
-
-    Args:
-        step: `step(params, state, *inputs) -> (state, out)`.
-        *example_inputs: The inputs of one step; only shapes, dtypes and units matter.
-        params: A pytree of floating arrays.
-        state: A pytree of arrays. Floating ones are hidden states, the rest is carried along.
-        control_flow: What becomes of `cond`, `scan` and `while`; the default policy for None.
-
-    Returns:
-        The program, with the ways between pytrees and flat arrays.
-
-    Raises:
-        ExampleInputError: No example input, or one that the step cannot take.
-        StateMismatchError: The step does not give back a state of the form that it took.
-        NotSupportedError: A parameter is not floating.
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> def step(params, state, x):
-        ...     state = jnp.tanh(params["w"] * state + x)
-        ...     return state, state.sum()
-        >>> model = trace_function(step, jnp.ones(3), params={"w": jnp.ones(3)}, state=jnp.zeros(3))
-        >>> [leaf.name for leaf in model.program.params + model.program.hidden]
-        ['w', 'state']
-    """
-    if not callable(step):
-        raise TypeError(
-            f"A step is a function `step(params, state, *inputs) -> (state, out)`; got {type(step).__name__}."
-        )
-    if example_inputs:
-        _check_signature(step, len(example_inputs))
-    return trace_split(Split(step, params, state), *example_inputs, control_flow=control_flow)
 
 
 class FunctionFrontend:
@@ -59,7 +22,8 @@ class FunctionFrontend:
         """The function with the parameters and the state that were given."""
         if params is None or state is None:
             raise TypeError(_missing(model, params, state))
-        _check_signature(model, len(inputs))
+        if inputs:
+            _check_signature(model, len(inputs))
         return Split(model, params, state)
 
 

@@ -107,6 +107,9 @@ def trace_model(
 
     Raises:
         TypeError: This is no model, or `params` and `state` do not go with it.
+        ExampleInputError: No example input, or one that the step cannot take.
+        StateMismatchError: The step does not give back a state of the form that it took.
+        NotSupportedError: A parameter is not floating.
 
     Examples:
         >>> import jax.numpy as jnp

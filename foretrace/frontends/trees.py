@@ -8,7 +8,7 @@ that a later value has the same form, so that a wrong unit or shape is met by na
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,28 +21,6 @@ from foretrace.program.diagnostics import Path
 from foretrace.program.records import Leaf, path_name
 
 TRACED = "The step was traced with that form: pass values of the same form, or compile anew."
-
-
-class Form(Protocol):
-    """How a value becomes a list of arrays, and back: `TreeSpec` for any pytree, `PathForm` for values by path."""
-
-    @property
-    def paths(self) -> tuple[Path, ...]: ...
-
-    @property
-    def avals(self) -> tuple[jax.ShapeDtypeStruct, ...]: ...
-
-    def flatten(self, value: Any, error: type[Exception] = ..., advice: str = ...) -> list[Any]:
-        """The arrays of a value of this form."""
-        ...
-
-    def unflatten(self, leaves: Sequence[Any]) -> Any:
-        """The value whose arrays these are."""
-        ...
-
-    def leaves(self, avals: Sequence[ShapedArray]) -> tuple[Leaf, ...]:
-        """One `Leaf` per array."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -87,7 +65,7 @@ class TreeSpec:
 
 @dataclass(frozen=True)
 class PathForm:
-    """The form of a dictionary of values by path, in an order of its own.
+    """The form of a dictionary of values by path, in an order of its own; it offers what `TreeSpec` does.
 
     Attributes:
         parts: The form of each value that the step uses.
@@ -137,6 +115,9 @@ class PathForm:
         own = self.by_path(avals)
         parts = (spec.leaves(own[path], path, path in self.packed) for path, spec in self.parts.items())
         return tuple(chain.from_iterable(parts))
+
+
+Form = TreeSpec | PathForm
 
 
 def tree_spec(value: Any, prefix: Path = (), bare: str = "value") -> TreeSpec:

@@ -22,45 +22,31 @@ from foretrace.frontends import TracedModel, trace_model
 from foretrace.frontends.brainstate import ModuleSplit
 from foretrace.frontends.trees import TreeSpec, form_text, tree_spec
 from foretrace.learners.data import one_step, stack_inputs
-from foretrace.learners.options import check_scope
 from foretrace.program.control_flow import ControlFlowPolicy
 from foretrace.program.diagnostics import Path
 
 
-class ETraceGraphExecutor:
+class ModuleExecutor:
     """A brainstate module with its compiled graph.
 
     Args:
         model: The module.
-        include_recurrent_mixing: False: the graph is the same for every rule, and the rule says what it follows.
-        sparse_n: None, likewise.
-        snap_max_jacobian_elements: Checked, and not used: `SnAp` and `RTRL` have a `memory_limit` in bytes.
+        vjp_method: `'single-step'` for online credit, `'multi-step'` for exact credit inside a window.
         control_flow: What becomes of `cond`, `scan` and `while`.
         discover: Which operators are traced; see `foretrace.compile_etrace_graph`.
-
-    Examples:
-        >>> import brainstate, jax.numpy as jnp
-        >>> cell = brainstate.nn.GRUCell(3, 4)
-        >>> _ = brainstate.nn.init_all_states(cell)
-        >>> executor = ETraceGraphExecutor(cell)
-        >>> _ = executor.compile_graph(jnp.ones(3))
-        >>> executor(jnp.ones(3)).shape
-        (4,)
     """
 
     def __init__(
         self,
         model: brainstate.nn.Module,
-        include_recurrent_mixing: bool = False,
-        sparse_n: int | None = None,
-        snap_max_jacobian_elements: int = 2**24,
+        vjp_method: str = "single-step",
         control_flow: ControlFlowPolicy | None = None,
         discover: Discover = "auto",
     ) -> None:
-        check_scope(include_recurrent_mixing, sparse_n, snap_max_jacobian_elements)
+        require_choice("vjp_method", vjp_method, ("single-step", "multi-step"))
         if not isinstance(model, brainstate.nn.Module):
             raise TypeError(f"A learner takes a brainstate.nn.Module; got {type(model).__name__}.")
-        self.model, self.control_flow, self.discover = model, control_flow, discover
+        self.model, self.vjp_method, self.control_flow, self.discover = model, vjp_method, control_flow, discover
         self.keywords: tuple[str, ...] = ()
         self._plan: Plan | None = None
         self._fit: bool | None = None
@@ -247,37 +233,6 @@ class ETraceGraphExecutor:
             if len(shape) > axis and shape[axis] == old:
                 shape[axis] = batch_size
         return inputs.unflatten([jnp.zeros(s, a.dtype) for s, a in zip(shapes, inputs.avals, strict=True)])
-
-
-class ETraceVjpGraphExecutor(ETraceGraphExecutor):
-    """An executor that also says how credit is given inside a call.
-
-    Args:
-        model: The module.
-        vjp_method: `'single-step'` for online credit, `'multi-step'` for exact credit inside a window.
-        include_recurrent_mixing: As for `ETraceGraphExecutor`, and so the next two.
-        sparse_n: None.
-        snap_max_jacobian_elements: Not used.
-        control_flow: What becomes of `cond`, `scan` and `while`.
-        full_jacobian: False: the rule says what it follows.
-        discover: Which operators are traced.
-    """
-
-    def __init__(
-        self,
-        model: brainstate.nn.Module,
-        vjp_method: str = "single-step",
-        include_recurrent_mixing: bool = False,
-        sparse_n: int | None = None,
-        snap_max_jacobian_elements: int = 2**24,
-        control_flow: ControlFlowPolicy | None = None,
-        full_jacobian: bool = False,
-        discover: Discover = "auto",
-    ) -> None:
-        check_scope(include_recurrent_mixing, sparse_n, snap_max_jacobian_elements, full_jacobian)
-        require_choice("vjp_method", vjp_method, ("single-step", "multi-step"))
-        super().__init__(model, control_flow=control_flow, discover=discover)
-        self.vjp_method = vjp_method
 
     @property
     def is_single_step_vjp(self) -> bool:

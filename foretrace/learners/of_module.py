@@ -23,14 +23,7 @@ def make_learner(
 ) -> ETraceAlgorithm:
     """A learner of a module, its states initialised and its graph compiled.
 
-    Args:
-        model: The module.
-        rule: The rule, as a record, a class or a config.
-        inputs: The example inputs of one step.
-        batch_size: The batch that states are made for; None for none.
-        seed: Seeds brainstate's random numbers first.
-        vmap: Whether the module is written for one sample and mapped over the batch.
-        options: Options of the rule and of the learner.
+    With `vmap` the module is written for one sample and mapped over the batch. Arguments as for `foretrace.compile`.
     """
     if vmap:
         _check_batch(inputs, batch_size)

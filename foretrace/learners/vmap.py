@@ -115,6 +115,8 @@ class ETraceVmap(ETraceVjpAlgorithm, brainstate.nn.Vmap):
         (5, 4)
     """
 
+    maps_samples = True
+
     def __init__(
         self,
         module: ETraceAlgorithm,
@@ -125,7 +127,7 @@ class ETraceVmap(ETraceVjpAlgorithm, brainstate.nn.Vmap):
         axis_name: Any = None,
         axis_size: int | None = None,
     ) -> None:
-        if not isinstance(module, ETraceAlgorithm) or isinstance(module, ETraceVmap):
+        if getattr(type(module), "maps_samples", True):
             raise TypeError(
                 f"`ETraceVmap` takes a learner of a model for one sample; got {type(module).__name__}. "
                 "Map a model without a learner by `brainstate.nn.Vmap`."

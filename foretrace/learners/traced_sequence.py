@@ -1,8 +1,8 @@
-"""A traced `step_fn` over a sequence: what the engine asks for, block by block and window by window.
+"""A traced `step_fn` over a sequence: what the engine needs of it, block by block and window by window.
 
-`Run` knows which of the states that `step_fn` touches are what: the model's own, parameters whose gradient is wanted
-although the loss reads them directly, and all others, which are carried along. A call of `step_fn` is one step of the
-model or, with `MultiStepData`, several; the steps of all calls are laid in one row for the rule.
+`TracedSequence` knows which of the states that `step_fn` touches are what: the model's own, parameters whose gradient
+is wanted although the loss reads them directly, and all others, which are carried along. A call of `step_fn` is one
+step of the model or, with `MultiStepData`, several; the steps of all calls are laid in one row for the rule.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,12 @@ import jax.numpy as jnp
 from foretrace.engine.finite import parameter_flags, require_finite
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.sequence import States, scan_or_run
+from foretrace.learners.blocks import steps_in_block
+from foretrace.learners.differentiable import last_of
 from foretrace.learners.drive import Ran, Window, drive, drive_windows
-from foretrace.learners.executor import ETraceGraphExecutor
-from foretrace.learners.passage import last_of, steps_in_block
+from foretrace.learners.executor import ModuleExecutor
 from foretrace.learners.recording import Called, TracedStep, zero_shifts
+from foretrace.learners.sequences import length_of
 from foretrace.rules.rule import Rule
 
 Values = Mapping[int, Any]
@@ -32,7 +34,7 @@ class Begin(NamedTuple):
     trace: Any
 
 
-class Run:
+class TracedSequence:
     """A `step_fn` over a sequence.
 
     Args:
@@ -45,7 +47,7 @@ class Run:
 
     def __init__(
         self,
-        executor: ETraceGraphExecutor,
+        executor: ModuleExecutor,
         rule: Rule,
         traced: TracedStep,
         trained: Sequence[brainstate.ParamState] = (),
@@ -89,11 +91,6 @@ class Run:
         for key, part in self._further_values(flat[count:]).items():
             found[key] = jax.tree.map(jnp.add, found[key], part) if key in found else part
         return found
-
-    def flat_gradients(self, flat: Sequence[Any]) -> list[jax.Array]:
-        """Gradients of the program's parameters, one array for each."""
-        found = self.gradients(flat)
-        return self.model.flatten_params({path: found[id(state)] for path, state in self._params.items()})
 
     def _further_values(self, leaves: Sequence[Any]) -> dict[int, Any]:
         rest = iter(leaves)
@@ -161,7 +158,7 @@ class Run:
 
     def _calls_in_block(self, items: Any) -> int:
         steps = self.traced.length or 1
-        return max(1, steps_in_block(self.plan, self.rule, self.block, _length(items) * steps) // steps)
+        return max(1, steps_in_block(self.plan, self.rule, self.block, length_of(items) * steps) // steps)
 
     def _online(self, params: Sequence[Any], states: States, part: Any) -> Ran:
         weights, further = self._split(params)
@@ -224,10 +221,6 @@ class Run:
 
 def _weighted(called: Called, item: Any) -> jax.Array:
     return jnp.sum(called.loss if item[1] is None else called.loss * item[1])
-
-
-def _length(items: Any) -> int:
-    return int(jax.tree.leaves(items)[0].shape[0])
 
 
 def _row(tree: Any) -> Any:
