@@ -108,7 +108,7 @@ def find_hidden_groups_from_minfo(
         ([(('h',),)], [('h',)])
     """
     check_scope(include_recurrent_mixing, sparse_n, snap_max_jacobian_elements)
-    graph = _graph(minfo)
+    graph = compile_program(minfo.traced)
     return graph.hidden_groups, graph.hid_path_to_group
 
 
@@ -157,7 +157,7 @@ def find_hidden_param_op_relations_from_minfo(
         >>> sorted({relation.path for relation in relations})
         [('Wh', 'weight'), ('Wrz', 'weight')]
     """
-    relations = _graph(minfo).hidden_param_op_relations
+    relations = compile_program(minfo.traced).hidden_param_op_relations
     if hid_path_to_group is None:
         return relations
     return tuple(r for r in relations if any(path in hid_path_to_group for path in r.connected_hidden_paths))
@@ -191,7 +191,7 @@ def add_hidden_perturbation_from_minfo(minfo: "ModuleInfo") -> HiddenPerturbatio
         >>> [data.shape for data in perturbation.init_perturb_data()]
         [(4,)]
     """
-    return hidden_perturb(_graph(minfo))
+    return hidden_perturb(compile_program(minfo.traced))
 
 
 def add_hidden_perturbation_in_module(model: Any, *model_args: Any, **model_kwargs: Any) -> HiddenPerturbation:
@@ -204,7 +204,3 @@ def add_hidden_perturbation_in_module(model: Any, *model_args: Any, **model_kwar
         (('h',),)
     """
     return add_hidden_perturbation_from_minfo(_info(model, model_args, model_kwargs))
-
-
-def _graph(minfo: "ModuleInfo") -> ETraceGraph:
-    return compile_program(minfo.traced)

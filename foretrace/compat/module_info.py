@@ -86,7 +86,9 @@ class ModuleInfo:
     stateful_model = property(lambda self: self.split.stateful, doc="The traced function of brainstate.")
     jaxpr = property(lambda self: self.closed_jaxpr.jaxpr, doc="The jaxpr without its constants.")
     diagnostics = property(lambda self: self.program.diagnostics, doc="What was decided while the model was traced.")
-    retrieved_model_states = property(lambda self: self.split.held, doc="All states that the model holds, by path.")
+    retrieved_model_states = property(
+        lambda self: self.split.model_states, doc="All states that the model holds, by path."
+    )
     compiled_model_states = property(
         lambda self: tuple(self.split.used.values()),
         doc="The states that the step reads or writes, in the order of their first use.",
@@ -109,7 +111,7 @@ class ModuleInfo:
     @functools.cached_property
     def state_id_to_path(self) -> dict[int, Path]:
         """The path of each state, by `id`."""
-        return {id(state): path for path, state in {**self.split.held, **self.split.used}.items()}
+        return {id(state): path for path, state in {**self.split.model_states, **self.split.used}.items()}
 
     def _variables(self, hidden: Sequence[Any], other: Sequence[Any]) -> dict[Path, list[Any]]:
         """The variables of each state by path, those of parameters included."""

@@ -2,15 +2,12 @@
 
 from foretrace.frontends.base import FlatStep, Frontend, Split, frontend_of, register_frontend
 from foretrace.frontends.traced import TracedModel, trace_model
-from foretrace.frontends.trees import PathForm, TreeSpec
 
 __all__ = [
     "FlatStep",
     "Frontend",
-    "PathForm",
     "Split",
     "TracedModel",
-    "TreeSpec",
     "frontend_of",
     "register_frontend",
     "trace_model",

@@ -62,18 +62,18 @@ class BrainstateFrontend:
             )
         named = {} if named is None else dict(named)
         input_tree = input_spec(inputs, named)
-        held = model.states()
-        _make_random_keys(held.values())
+        model_states = model.states()
+        _make_random_keys(model_states.values())
         stateful = brainstate.transform.StatefulFunction(guarded_call(model), return_only_write=False)
         with example_input_errors((inputs, named)), _initialisation_errors():
             stateful.make_jaxpr(*inputs, **named)
         key = stateful.get_arg_cache_key(*inputs, **named)
-        used = _by_path(stateful.get_states_by_cache(key), held)
+        used = _by_path(stateful.get_states_by_cache(key), model_states)
         written = {id(state) for state in stateful.get_write_states_by_cache(key)}
         _refuse_written_parameters({path: state for path, state in used.items() if id(state) in written})
         outputs = tree_spec(stateful.get_out_shapes_by_cache(key)[0], prefix=("output",))
-        flat = _flat_step(stateful.get_jaxpr_by_cache(key), used, held, input_tree, outputs, written)
-        return ModuleSplit(model, stateful, held, used, flat)
+        flat = _flat_step(stateful.get_jaxpr_by_cache(key), used, model_states, input_tree, outputs, written)
+        return ModuleSplit(model, stateful, model_states, used, flat)
 
 
 FRONTEND = BrainstateFrontend()
@@ -85,7 +85,7 @@ class ModuleSplit(Split):
     Args:
         model: The module.
         stateful: The traced function of brainstate.
-        held: All states that the model held when it was traced, by path.
+        model_states: All states that the model had when it was traced, by path.
         used: The states that the step reads or writes, in the order of their first use; some it may not hold.
         flat: The traced step.
     """
@@ -94,16 +94,16 @@ class ModuleSplit(Split):
         self,
         model: brainstate.nn.Module,
         stateful: brainstate.transform.StatefulFunction,
-        held: Mapping[Path, brainstate.State],
+        model_states: Mapping[Path, brainstate.State],
         used: States,
         flat: FlatStep,
     ) -> None:
-        vars(self).update(model=model, stateful=stateful, held=held, used=used, flat=flat)
+        vars(self).update(model=model, stateful=stateful, model_states=model_states, used=used, flat=flat)
         vars(self).update(param_form=flat.params, state_form=flat.state, params_of=same, state_of=same)
 
     model: brainstate.nn.Module
     stateful: brainstate.transform.StatefulFunction
-    held: Mapping[Path, brainstate.State]
+    model_states: Mapping[Path, brainstate.State]
     used: States
     param_form: PathForm
     state_form: PathForm
@@ -116,12 +116,12 @@ class ModuleSplit(Split):
     @property
     def state(self) -> dict[Path, Any]:
         """The states by path that the step uses, as they are now."""
-        return self.values(self.state_form)
+        return self.values(self.state_form.parts)
 
-    def values(self, form: PathForm) -> dict[Path, Any]:
-        """The present values of what a form names."""
+    def values(self, paths: Iterable[Path]) -> dict[Path, Any]:
+        """The values that some states have now."""
         states = self.states()
-        return {path: states[path].value for path in form.parts}
+        return {path: states[path].value for path in paths}
 
     def states(self) -> States:
         """The states that the model has now, and those that its step uses without holding them.
@@ -129,9 +129,9 @@ class ModuleSplit(Split):
         By path, since `brainstate.nn.init_all_states` makes states anew.
         """
         found = dict(self.model.states().items())
-        held = set(map(id, found.values()))
+        own = set(map(id, found.values()))
         for path, state in self.used.items():
-            if id(state) not in held:
+            if id(state) not in own:
                 found.setdefault(path, state)
         return found
 
@@ -148,7 +148,7 @@ class ModuleSplit(Split):
         """One step as a pure function of values by path; the module's own states are left as they are."""
         states = self.states()
         # All states, also those that this step does not know, end with the values that they had.
-        with _held_values({**states, ("random",): brainstate.random.DEFAULT}, {**params, **state}):
+        with _with_values({**states, ("random",): brainstate.random.DEFAULT}, {**params, **state}):
             out = self.model(*args)
             return {path: states[path].value for path in state}, out
 
@@ -159,7 +159,7 @@ class ModuleSplit(Split):
 
 
 @contextmanager
-def _held_values(states: Mapping[Path, brainstate.State], values: Mapping[Path, Any]) -> Iterator[None]:
+def _with_values(states: Mapping[Path, brainstate.State], values: Mapping[Path, Any]) -> Iterator[None]:
     """Within the block, states have these values, and afterwards the ones that they had before."""
     with brainstate.StateTraceStack():  # brainstate lets no traced value into a state elsewhere
         before = {path: state.value for path, state in states.items()}
@@ -175,7 +175,7 @@ def _held_values(states: Mapping[Path, brainstate.State], values: Mapping[Path, 
 def _flat_step(
     traced: ClosedJaxpr,
     used: States,
-    held: Mapping[Path, brainstate.State],
+    model_states: Mapping[Path, brainstate.State],
     inputs: TreeSpec,
     outputs: TreeSpec,
     written: set[int],
@@ -187,7 +187,7 @@ def _flat_step(
         {path: spec for path, spec in specs.items() if isinstance(used[path], brainstate.ParamState)},
         {
             path: tree_spec(state.value, prefix=path)
-            for path, state in held.items()
+            for path, state in model_states.items()
             if isinstance(state, brainstate.ParamState) and id(state) not in touched
         },
     )
@@ -195,7 +195,7 @@ def _flat_step(
     packed = frozenset(p for p, state in used.items() if flags[p] and isinstance(state, brainstate.HiddenGroupState))
     state = PathForm({path: spec for path, spec in specs.items() if path not in params.parts}, packed=packed)
     hidden = tuple(flags[path] for path, spec in state.parts.items() for _ in spec.paths)
-    records = (*_untouched_records(held, touched), *_not_floating_records(used, flags, specs))
+    records = (*_untouched_records(model_states, touched), *_not_floating_records(used, flags, specs))
     carried = [
         f"`{path_name(path)}` ({type(used[path]).__name__})"
         for path, spec in specs.items()
@@ -269,9 +269,9 @@ def _initialisation_errors() -> Iterator[None]:
         ) from error
 
 
-def _by_path(states: Sequence[brainstate.State], held: Mapping[Path, brainstate.State]) -> States:
+def _by_path(states: Sequence[brainstate.State], model_states: Mapping[Path, brainstate.State]) -> States:
     """States by path; those that the step uses but the model does not hold are called external."""
-    paths: dict[int, Path] = {id(state): path for path, state in held.items()}
+    paths: dict[int, Path] = {id(state): path for path, state in model_states.items()}
     for state in states:
         if id(state) not in paths:
             name = ("external", type(state).__name__)
@@ -289,10 +289,10 @@ def _refuse_written_parameters(written: States) -> None:
         )
 
 
-def _untouched_records(held: Mapping[Path, brainstate.State], touched: set[int]) -> list[CompilationRecord]:
+def _untouched_records(model_states: Mapping[Path, brainstate.State], touched: set[int]) -> list[CompilationRecord]:
     """Says which parameters and hidden states the model holds without using them in the step."""
     records = []
-    for path, state in held.items():
+    for path, state in model_states.items():
         if id(state) in touched:
             continue
         if isinstance(state, brainstate.ParamState):

@@ -134,32 +134,28 @@ class ModuleExecutor:
     @property
     def states(self) -> FlattedDict:
         """The model's states by path, and those that its step uses without holding them."""
-        return FlattedDict(self._states_by_path())
+        return FlattedDict(self.split.states() if self.is_compiled else dict(self.model.states().items()))
 
-    @property
-    def path_to_states(self) -> FlattedDict:
-        """The same as `states`."""
-        return self.states
+    path_to_states = states
 
     @property
     def state_id_to_path(self) -> dict[int, Path]:
         """The path of each state, by `id`."""
-        return {id(state): path for path, state in self._states_by_path().items()}
-
-    def _states_by_path(self) -> dict[Path, brainstate.State]:
-        return self.split.states() if self.is_compiled else dict(self.model.states().items())
+        return {id(state): path for path, state in self.states.items()}
 
     def states_with_forms(self) -> dict[Path, tuple[TreeSpec, brainstate.State]]:
         """The states of the compiled step as the model has them now, each with the form that it was traced with."""
         forms = self.split.param_form.parts | self.split.state_form.parts
         return {path: (forms[path], state) for path, state in self.split.bound().items()}
 
-    def read_params(self) -> list[Any]:
-        """The flat arrays of the model's parameters, to run the compiled step with them."""
-        return self.traced.flatten_params(self.split.values(self.split.param_form))
+    def read(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """The flat parameters, hidden and other arrays of the model's states, to run the compiled step on them."""
+        self._require_phase()
+        values = self.split.values(self.split.used)
+        return (self.traced.flatten_params(values), *self.traced.flatten_state(values))
 
     def read_state(self) -> tuple[list[Any], list[Any]]:
-        """The flat hidden and other arrays of the model's states, to run the compiled step on them."""
+        """As `read`, without the parameters."""
         self._require_phase()
         return self.traced.flatten_state(self.split.state)
 
@@ -177,8 +173,8 @@ class ModuleExecutor:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the compiled step, for one input or `MultiStepData`; traces are not touched."""
         stacked = stack_inputs(self.traced, args, kwargs)
-        before = States(*self.read_state())
-        states, _, outputs = run_steps(self.plan, self.read_params(), before, stacked.inputs)
+        params, hidden, other = self.read()
+        states, _, outputs = run_steps(self.plan, params, States(hidden, other), stacked.inputs)
         self.write(states.hidden, states.other)
         return self.output(outputs, stacked.length)
 

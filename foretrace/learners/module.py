@@ -250,14 +250,14 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         before = {path: (state, state.value) for path, state in self.model.states().items()}
         self.make_states(batch_size)
         self.reset_state(batch_size)
-        split, held = self.executor.split, dict(self.model.states().items())
+        split, states = self.executor.split, dict(self.model.states().items())
         made_anew = {
             path
-            for path, state in held.items()
+            for path, state in states.items()
             if isinstance(state, brainstate.HiddenState) or not _is_left_alone(before.get(path), state)
         }
         persistent = tuple(path for path in split.state if path not in made_anew)
-        return Trainable(self.pure, split.params, split.state, persistent, frozenset(held), self.put)
+        return Trainable(self.pure, split.params, split.state, persistent, frozenset(states), self.put)
 
     def make_states(self, batch_size: int) -> None:
         """Makes the model's states anew for a batch."""
@@ -432,11 +432,11 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
     def _step(self, inputs: Sequence[Any], named_inputs: dict[str, Any]) -> Any:
         executor = self.executor
         stacked = self.stacked(inputs, named_inputs)
-        hidden, other = executor.read_state()
+        params, hidden, other = executor.read()
         trace = self._compiled_trace()
         assert self._compiled_call is not None
         outputs, hidden, other, trace.value = self._compiled_call(
-            executor.read_params(), hidden, other, trace.value, stacked.inputs, stacked.external
+            params, hidden, other, trace.value, stacked.inputs, stacked.external
         )
         executor.write(hidden, other)
         return executor.output(outputs, stacked.length)
