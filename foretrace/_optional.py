@@ -4,6 +4,7 @@ The core computes with JAX, NumPy and SciPy alone. Models of brainstate, quantit
 of brainevent come with the extra `brainstate`.
 """
 
+import functools
 import importlib
 import sys
 from typing import Any
@@ -67,3 +68,21 @@ def load(module: str, user: str) -> Any:
     finally:
         if jax.config.read("jax_enable_x64") != before:
             jax.config.update("jax_enable_x64", before)
+
+
+def view(home: str, doc: str, *, method: bool = False) -> Any:
+    """An attribute of a record in braintrace's form, which `foretrace.compat` makes when it is first read.
+
+    Args:
+        home: The file in `foretrace.compat` and the function in it that takes the record, `"file:function"`.
+        doc: What the attribute is.
+        method: Whether the attribute is that function itself, with the record as its first argument.
+    """
+    file, _, name = home.partition(":")
+
+    def read(record: Any) -> Any:
+        function = getattr(importlib.import_module(f"foretrace.compat.{file}"), name)
+        return functools.partial(function, record) if method else function(record)
+
+    read.__doc__ = doc
+    return functools.cached_property(read)

@@ -7,13 +7,12 @@ import inspect
 from typing import Any
 
 from foretrace._checks import is_whole, optional_count, require_choice, require_count, require_flag
-from foretrace._optional import is_brainstate_module
+from foretrace._optional import load
 from foretrace.compiler import ETraceGraph, compile_program
 from foretrace.compiler.graph import Discover
 from foretrace.errors import ExampleInputError, NotSupportedError
 from foretrace.frontends import frontend_of, trace_model
 from foretrace.learners import Learner
-from foretrace.learners.options import check_scope
 from foretrace.program.control_flow import ControlFlowPolicy
 from foretrace.rules import ETraceConfig, Rule, find_rule, make_rule
 
@@ -74,25 +73,15 @@ def compile(
         raise TypeError(f"`seed` is an int or None; got {seed!r}.")
     if not example_inputs:
         raise ExampleInputError("No example input was given. Pass the input of one step after the rule.")
-    if is_brainstate_module(model):
-        if params is not None or state is not None:
-            raise TypeError(f"{type(model).__name__} holds its own parameters and states: leave out `params`, `state`.")
-        from foretrace.learners.of_module import mapped_learner, module_learner
-
-        make = mapped_learner if vmap else module_learner
-        learner: Any = make(model, rule, example_inputs, batch_size, seed, options)
-    elif vmap:
-        raise NotSupportedError(
-            "`vmap=True` is for brainstate modules. The learner of any other model is pure: map its methods by "
-            "`jax.vmap`."
-        )
-    elif batch_size is not None or seed is not None:
-        raise TypeError(
-            "`batch_size` and `seed` are for brainstate modules, whose states are made here. The state of any other "
-            "model is given, or made for the batch of the example input: leave `batch_size` and `seed` out."
-        )
+    holder = getattr(frontend_of(model), "holder", None)
+    if holder is None:
+        _refuse_of_holders(vmap, batch_size, seed)
+        learner: Any = _pure_learner(model, rule, example_inputs, params, state, options)
+    elif params is not None or state is not None:
+        raise TypeError(f"{type(model).__name__} holds its own parameters and states: leave out `params`, `state`.")
     else:
-        learner = _pure_learner(model, rule, example_inputs, params, state, options)
+        make = load(holder, "foretrace.compile").make_learner
+        learner = make(model, rule, example_inputs, batch_size, seed, vmap, options)
     if verbose:
         print(learner.graph.explain(verbose))
     return learner
@@ -108,6 +97,19 @@ def _chosen(algorithm: Any) -> Any:
     if isinstance(algorithm, Rule | ETraceConfig) or (inspect.isclass(algorithm) and issubclass(algorithm, Rule)):
         return algorithm
     return make_rule(algorithm)  # which says what a rule is
+
+
+def _refuse_of_holders(vmap: bool, batch_size: int | None, seed: int | None) -> None:
+    if vmap:
+        raise NotSupportedError(
+            "`vmap=True` is for brainstate modules. The learner of any other model is pure: map its methods by "
+            "`jax.vmap`."
+        )
+    if batch_size is not None or seed is not None:
+        raise TypeError(
+            "`batch_size` and `seed` are for brainstate modules, whose states are made here. The state of any other "
+            "model is given, or made for the batch of the example input: leave `batch_size` and `seed` out."
+        )
 
 
 def _pure_learner(
@@ -135,10 +137,6 @@ def compile_etrace_graph(
     *inputs: Any,
     params: Any = None,
     state: Any = None,
-    include_hidden_perturb: bool = True,
-    include_recurrent_mixing: bool = False,
-    sparse_n: int | None = None,
-    snap_max_jacobian_elements: int = 2**24,
     control_flow: ControlFlowPolicy | None = None,
     discover: Discover = "auto",
     **how: Any,
@@ -148,30 +146,12 @@ def compile_etrace_graph(
     Args:
         model: As for `compile`; the states of a brainstate module are initialised.
         *inputs: Example inputs of one step.
-        params: The parameters of a step function, the variables of a linen module.
-        state: The state before the first step, as for `compile`.
-        include_hidden_perturb: Whether to make the step with perturbed states.
-        include_recurrent_mixing: False: the graph is the same for every rule, and the rule says what it follows.
-        sparse_n: None, likewise.
-        snap_max_jacobian_elements: Checked, and not used.
+        params: As for `compile`, and so `state` and `control_flow`.
+        state: The state before the first step.
         control_flow: What becomes of `cond`, `scan` and `while`.
         discover: `'marked'` traces marked operators alone, `'all'` plain ones too, `'auto'` marked ones where the
             model marks any and all where it marks none.
-        **how: Options of the model's frontend, as for `compile`.
-
-    Returns:
-        The graph. `print(graph.explain())` says what was found.
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> import foretrace as ft
-        >>> def step(params, state, x):
-        ...     state = 0.9 * state + x @ params["w"]
-        ...     return state, state
-        >>> graph = ft.compile_etrace_graph(step, jnp.ones(3), params={"w": jnp.ones((3, 2))}, state=jnp.zeros(2))
-        >>> [(parameter.name, parameter.history.value) for parameter in graph.parameters]
-        [('w', 'all')]
+        **how: Options of the model's frontend.
     """
-    check_scope(include_recurrent_mixing, sparse_n, snap_max_jacobian_elements)
-    info = trace_model(model, *inputs, params=params, state=state, control_flow=control_flow, **how)
-    return compile_program(info, **info.owners(), discover=discover, include_hidden_perturb=include_hidden_perturb)
+    traced = trace_model(model, *inputs, params=params, state=state, control_flow=control_flow, **how)
+    return compile_program(traced, discover=discover)

@@ -38,13 +38,14 @@ MODEL_LIBRARIES = {"brainstate", "brainpy", "brainpy_state", "braintools", "flax
 UNIT_LIBRARIES = {"brainunit", "saiunit", "brainevent"}
 # Files are named where the rest of their folder works for plain functions too.
 MAY_USE_MODELS = {
-    *(f"frontends/{file}.py" for file in ("brainstate", "guarded_call", "module_info", "nnx", "linen", "equinox")),
-    *("nn", "networks", "compat/parameters.py", "tasks", "viz", "cli"),
+    *(f"frontends/{file}.py" for file in ("brainstate", "guarded_call", "nnx", "linen", "equinox")),
+    *("nn", "networks", "tasks", "viz", "cli"),
+    *(f"compat/{file}.py" for file in ("executors", "module_info", "parameters")),
     *(
         f"learners/{file}.py"
         for file in ("driver", "executor", "helpers", "module", "nnx_module", "of_module", "recording")
     ),
-    *("learners/run.py", "learners/vmap.py"),
+    *("learners/traced_sequence.py", "learners/vmap.py"),
 }
 
 UNSTABLE_JAX = ("jax._src", "jax.interpreters", "jax.extend")

@@ -60,7 +60,7 @@ HAS = {
 }
 
 
-OURS = [*ft.__all__, "ComparedGradient", "FunctionModel", "Parameter", "StepProgram"]
+OURS = [*ft.__all__, "ComparedGradient", "TracedModel", "Parameter", "StepProgram"]
 THEIRS = [f"compat.{name}" for name in compat.__all__ if name not in ft.__all__]
 
 

@@ -12,20 +12,22 @@ says what to write instead.
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from foretrace import frontends, learners
+from foretrace import learners
 from foretrace._optional import load
 from foretrace.compat.gradients import general_y2w, stop_param_gradients
 from foretrace.compat.graphs import (
     add_hidden_perturbation_from_minfo,
     add_hidden_perturbation_in_module,
+    compile_etrace_graph,
     find_hidden_groups_from_minfo,
     find_hidden_groups_from_module,
     find_hidden_param_op_relations_from_minfo,
     find_hidden_param_op_relations_from_module,
 )
 from foretrace.compat.operators import ConvOp, ElemWiseOp, ETraceOp, LoraOp, MatMulOp, SpMatMulOp
-from foretrace.compiler import CompilationReport, ETraceGraph, HiddenGroup, HiddenParamOpRelation, HiddenPerturbation
-from foretrace.entry import compile, compile_etrace_graph
+from foretrace.compat.perturbation import HiddenPerturbation
+from foretrace.compiler import CompilationReport, ETraceGraph, HiddenGroup, HiddenParamOpRelation
+from foretrace.entry import compile
 from foretrace.errors import CompilationError, NotSupportedError
 from foretrace.learners import MultiStepData, SingleStepData, train_synthetic_gradient
 from foretrace.ops import (
@@ -64,6 +66,8 @@ from foretrace.rules import (
 
 if TYPE_CHECKING:
     from foretrace import nn
+    from foretrace.compat.executors import ETraceGraphExecutor, ETraceVjpGraphExecutor
+    from foretrace.compat.module_info import ModuleInfo, extract_module_info
     from foretrace.compat.parameters import (
         ElemWiseParam,
         ETraceParam,
@@ -71,13 +75,10 @@ if TYPE_CHECKING:
         FakeETraceParam,
         NonTempParam,
     )
-    from foretrace.frontends import ModuleInfo, extract_module_info
     from foretrace.learners import (
         EligibilityTrace,
         ETraceAlgorithm,
-        ETraceGraphExecutor,
         ETraceVjpAlgorithm,
-        ETraceVjpGraphExecutor,
         ETraceVmap,
         GradExpon,
         HybridDimVjpAlgorithm,
@@ -197,16 +198,23 @@ INSTEAD: dict[str, str] = {
 """The names of braintrace 0.1 that later versions dropped, with what to use instead."""
 
 
+# The files of names that need brainstate; those of braintrace 0.1 are in `parameters`.
+_HOMES = {
+    "ModuleInfo": "module_info",
+    "extract_module_info": "module_info",
+    "ETraceGraphExecutor": "executors",
+    "ETraceVjpGraphExecutor": "executors",
+}
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "nn":
         return load("foretrace.nn", "foretrace.nn")
-    if name in ("extract_module_info", "ModuleInfo"):
-        return getattr(frontends, name)
     if name in learners.HOMES:
         return getattr(learners, name)
-    return getattr(load("foretrace.compat.parameters", f"foretrace.{name}"), name)
+    return getattr(load(f"foretrace.compat.{_HOMES.get(name, 'parameters')}", f"foretrace.{name}"), name)
 
 
 def __dir__() -> list[str]:

@@ -9,6 +9,5 @@ from foretrace.compiler.occurrences import Occurrence as Occurrence
 from foretrace.compiler.occurrences import OccurrenceKind as OccurrenceKind
 from foretrace.compiler.patterns import Patterns as Patterns
 from foretrace.compiler.patterns import analyse as analyse
-from foretrace.compiler.perturbation import HiddenPerturbation as HiddenPerturbation
 from foretrace.compiler.relations import HiddenParamOpRelation as HiddenParamOpRelation
 from foretrace.compiler.reporting.report import CompilationReport as CompilationReport

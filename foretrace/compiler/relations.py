@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import numpy as np
 
-from foretrace._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, close_jaxpr, eval_jaxpr, new_jaxpr
+from foretrace._jax import Jaxpr, Primitive, Var
+from foretrace._optional import view
 from foretrace.compiler import sparse
 from foretrace.compiler.axismaps import disjoint
 from foretrace.compiler.groups import HiddenGroup
@@ -22,7 +22,7 @@ from foretrace.compiler.pattern import Pattern, identity
 from foretrace.compiler.patterns import Patterns
 from foretrace.compiler.structure import size_of
 from foretrace.program.diagnostics import Path
-from foretrace.program.records import StepProgram, path_name
+from foretrace.program.records import StepProgram
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,15 +74,11 @@ class HiddenParamOpRelation:
         y_var: Its output, or the parameter value itself where it enters elementwise.
         hidden_groups: The groups reached.
         connected_hidden_paths: The states reached.
-        eqn_params: The operator's own parameters.
-        path_classification: For each state reached, `all_direct`, or `mixed` where some paths run through mixing.
-        trainable_vars: The parameters that enter, by name in the operator.
-        trainable_paths: Their paths.
-        trainable_leaf_indices: Which array of a parameter that is a pytree; 0 for a plain array.
-        trainable_param_states: The parameters as the model's library has them.
         reaches: Where the elements of `y` go, for each group.
         occurrence: The occurrence itself.
         program: The step program.
+        patterns: The direct dependency patterns of the step.
+        owners: The parameters of the program as the model's library has them.
     """
 
     primitive: Primitive
@@ -90,15 +86,11 @@ class HiddenParamOpRelation:
     y_var: Var
     hidden_groups: tuple[HiddenGroup, ...]
     connected_hidden_paths: tuple[Path, ...]
-    eqn_params: dict[str, Any]
-    path_classification: dict[Path, str]
-    trainable_vars: dict[str, Var]
-    trainable_paths: dict[str, Path]
-    trainable_leaf_indices: dict[str, int]
-    trainable_param_states: dict[str, Any]
     reaches: tuple[Reach, ...] = field(repr=False)
     occurrence: Occurrence = field(repr=False)
     program: StepProgram = field(repr=False)
+    patterns: Patterns = field(repr=False)
+    owners: Sequence[Any] = field(repr=False)
 
     @functools.cached_property
     def y_to_hidden_group_jaxprs(self) -> tuple[Jaxpr, ...]:
@@ -106,46 +98,40 @@ class HiddenParamOpRelation:
         return tuple(group.slicing.cut([self.y_var], group.hidden_outvars) for group in self.hidden_groups)
 
     @functools.cached_property
-    def trainable_processing_chains(self) -> dict[str, ClosedJaxpr]:
-        """For each value that the operator uses, the jaxpr that makes it of parameters."""
-        return {weight.name: weight_chain(self.program, weight.var) for weight in self.occurrence.weights}
-
-    @property
-    def x(self) -> Var | None:
-        return self.x_var
-
-    @property
-    def y(self) -> Var:
-        return self.y_var
+    def path_classification(self) -> dict[Path, str]:
+        """For each state reached, `all_direct`, or `mixed` where some paths run through mixing."""
+        outs = {
+            path: out for g in self.hidden_groups for path, out in zip(g.hidden_paths, g.hidden_outvars, strict=True)
+        }
+        mixed = self.patterns.reaches_through_mixing
+        return {
+            path: "mixed" if mixed(self.y_var, outs[path]) else "all_direct" for path in self.connected_hidden_paths
+        }
 
     @property
     def path(self) -> Path:
         """The path of the first parameter that enters."""
-        return next(iter(self.trainable_paths.values()))
+        return next(self.program.params[i].owner for weight in self.occurrence.weights for i in weight.parameters)
 
-    def y_to_hidden_groups(
-        self, y_val: jax.Array, const_vals: dict[Var, Any], concat_hidden_vals: bool = True
-    ) -> list[Any]:
-        """Next states of each group by `y`.
-
-        Args:
-            y_val: A value of `y`.
-            const_vals: Values of the constvars of `y_to_hidden_group_jaxprs`.
-            concat_hidden_vals: Whether to join a group's states along a last axis.
-
-        Returns:
-            One entry for each group.
-        """
-        results: list[Any] = []
-        for group, jaxpr in zip(self.hidden_groups, self.y_to_hidden_group_jaxprs, strict=True):
-            hidden = eval_jaxpr(jaxpr, [const_vals[var] for var in jaxpr.constvars], y_val)
-            results.append(group.concat_hidden(hidden) if concat_hidden_vals else hidden)
-        return results
+    x = property(lambda self: self.x_var, doc="The same as `x_var`.")
+    y = property(lambda self: self.y_var, doc="The same as `y_var`.")
+    eqn_params = view("views:eqn_params", "The operator's own parameters.")
+    trainable_vars = view(
+        "views:trainable_vars", "The variables of the parameters that enter, by name in the operator."
+    )
+    trainable_paths = view("views:trainable_paths", "Their paths.")
+    trainable_leaf_indices = view("views:trainable_leaf_indices", "Which array of a pytree each is; 0 for a plain one.")
+    trainable_param_states = view("views:trainable_param_states", "The parameters as the model's library has them.")
+    trainable_processing_chains = view("views:trainable_processing_chains", "The jaxpr that makes each weight.")
+    y_to_hidden_groups = view("views:y_to_hidden_groups", "Next states of each group by `y`.", method=True)
 
     def dict(self) -> dict[str, Any]:
         """The attributes by name."""
-        lazy = ("y_to_hidden_group_jaxprs", "trainable_processing_chains")
-        return {name: getattr(self, name) for name in (*self.__dataclass_fields__, *lazy)}
+        lazy = (
+            "y_to_hidden_group_jaxprs path_classification eqn_params trainable_vars trainable_paths "
+            "trainable_leaf_indices trainable_param_states trainable_processing_chains"
+        )
+        return {name: getattr(self, name) for name in (*self.__dataclass_fields__, *lazy.split())}
 
 
 def find_reach(group: HiddenGroup, y_var: Var, patterns: Patterns) -> Reach:
@@ -232,59 +218,22 @@ def make_relation(
     reached: Sequence[tuple[HiddenGroup, Reach]],
     program: StepProgram,
     patterns: Patterns,
-    param_states: Sequence[Any],
+    owners: Sequence[Any],
 ) -> HiddenParamOpRelation:
     """The record of an occurrence and the groups it reaches."""
-    y_var, groups = occurrence.y_var, tuple(group for group, _ in reached)
-    named = _trainable(occurrence, program)
+    groups = tuple(group for group, _ in reached)
     hidden = [
         (path, out) for group in groups for path, out in zip(group.hidden_paths, group.hidden_outvars, strict=True)
     ]
-    connected = [(path, out) for path, out in hidden if not patterns.of(out, y_var).is_empty]
-    leaves = {name: program.params[i] for name, i in named.items()}
     return HiddenParamOpRelation(
         primitive=occurrence.primitive,
         x_var=occurrence.x_var,
-        y_var=y_var,
+        y_var=occurrence.y_var,
         hidden_groups=groups,
-        connected_hidden_paths=tuple(path for path, _ in connected),
-        eqn_params=dict(occurrence.eqn.params),
-        path_classification={
-            path: "mixed" if patterns.reaches_through_mixing(y_var, out) else "all_direct" for path, out in connected
-        },
-        trainable_vars={name: program.param_invars[i] for name, i in named.items()},
-        trainable_paths={name: leaf.owner for name, leaf in leaves.items()},
-        trainable_leaf_indices={name: _leaf_index(program, i) for name, i in named.items()},
-        trainable_param_states={name: param_states[i] for name, i in named.items()},
+        connected_hidden_paths=tuple(p for p, out in hidden if not patterns.of(out, occurrence.y_var).is_empty),
         reaches=tuple(reach for _, reach in reached),
         occurrence=occurrence,
         program=program,
+        patterns=patterns,
+        owners=owners,
     )
-
-
-def weight_chain(program: StepProgram, var: Var) -> ClosedJaxpr:
-    """The jaxpr `w = g(theta)`: the parameters a value is made of (in the program's order) to that value."""
-    needed: set[Any] = {var}
-    kept: list[JaxprEqn] = []
-    for eqn in reversed(program.jaxpr.eqns):
-        if needed & set(eqn.outvars):
-            kept.append(eqn)
-            needed |= {atom for atom in eqn.invars if not isinstance(atom, Literal)}
-    constants = [(v, c) for v, c in zip(program.jaxpr.constvars, program.consts, strict=True) if v in needed]
-    invars = [v for v in program.param_invars if v in needed]
-    return close_jaxpr(new_jaxpr([v for v, _ in constants], invars, [var], kept[::-1]), [c for _, c in constants])
-
-
-def _trainable(occurrence: Occurrence, program: StepProgram) -> dict[str, int]:
-    """Parameters by name: the operator's name for a weight, with the path behind it where a weight has several."""
-    named: dict[str, int] = {}
-    for weight in occurrence.weights:
-        for i in weight.parameters:
-            several = len(weight.parameters) > 1
-            named[f"{weight.name}:{path_name(program.params[i].path)}" if several else weight.name] = i
-    return named
-
-
-def _leaf_index(program: StepProgram, param: int) -> int:
-    owner = program.params[param].owner
-    return [i for i, leaf in enumerate(program.params) if leaf.owner == owner].index(param)

@@ -12,13 +12,43 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from foretrace._checks import require_parts
-from foretrace.program.diagnostics import Path
+from foretrace._jax import ClosedJaxpr
+from foretrace.errors import CompilationError
+from foretrace.frontends.trees import Form, TreeSpec
+from foretrace.program.diagnostics import CompilationRecord, Path
+from foretrace.program.records import Leaf
 
 Step = Callable[..., tuple[Any, Any]]
 
 
-def _same(value: Any) -> Any:
+def same(value: Any) -> Any:
+    """The value as it is."""
     return value
+
+
+@dataclass(frozen=True, eq=False)
+class FlatStep:
+    """The step of a model as a jaxpr of flat arrays, and the forms that its values have in the model.
+
+    Attributes:
+        closed_jaxpr: `(params, hidden, other, inputs) -> (hidden, other, outputs)`.
+        params: The form of the parameters.
+        state: The form of the state, hidden and other arrays together.
+        hidden: Which arrays of the state are hidden.
+        inputs: The form of `(args, kwargs)`, the inputs of one step.
+        outputs: The form of what the step returns beside the state.
+        records: What was decided while it was traced.
+        advice: What a model that cannot be compiled probably lacks, by the error; None for nothing to say.
+    """
+
+    closed_jaxpr: ClosedJaxpr
+    params: Form
+    state: Form
+    hidden: tuple[bool, ...]
+    inputs: TreeSpec
+    outputs: TreeSpec
+    records: tuple[CompilationRecord, ...] = ()
+    advice: Callable[[CompilationError], str | None] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,23 +65,26 @@ class Split:
         state_of: From what users give as a state, or from `state`, to `state`.
         param_paths: The name of each array of `params`; None to read them off the pytree.
         state_paths: The name of each array of `state`, likewise.
-        evaluation: The step as it is used after training, without dropout and the like; None for `step`.
+        flat: The traced step, from a library that must run the step to find out what it carries; None for all others.
     """
 
     step: Step
     params: Any
     state: Any
     hidden: tuple[bool, ...] | None = None
-    params_of: Callable[[Any], Any] = _same
-    state_of: Callable[[Any], Any] = _same
+    params_of: Callable[[Any], Any] = same
+    state_of: Callable[[Any], Any] = same
     param_paths: tuple[Path, ...] | None = None
     state_paths: tuple[Path, ...] | None = None
-    evaluation: Step | None = None
+    flat: FlatStep | None = None
 
-    @property
-    def evaluated(self) -> Step:
-        """The step as it is used after training."""
-        return self.step if self.evaluation is None else self.evaluation
+    def evaluated(self, params: Any, state: Any, *inputs: Any) -> tuple[Any, Any]:
+        """The step as it is used after training, without dropout and the like."""
+        return self.step(params, state, *inputs)
+
+    def owner(self, leaf: Leaf) -> Any:
+        """The object of the library that holds an array of the program; the leaf itself where there is none."""
+        return leaf
 
 
 class Frontend(Protocol):
@@ -60,6 +93,9 @@ class Frontend(Protocol):
     Attributes:
         name: The library.
         options: What `split` takes beside `params` and `state`; `compile` hands these options on.
+
+    A frontend may also have `holder`, the name of a module with `make_learner`, for models that hold their own state:
+    `compile` then gives what that makes, a learner that holds the model's values, in place of the pure `Learner`.
     """
 
     name: str
@@ -82,9 +118,10 @@ class Frontend(Protocol):
         ...
 
 
-# The module that must be loaded for a frontend to be asked, and the file of the frontend. Plain functions come last:
+# The module that must be loaded for a frontend to be tried, and the file of the frontend. Plain functions come last:
 # a module of a library can be called too.
 _TABLE = (
+    ("brainstate", "foretrace.frontends.brainstate"),
     ("flax.nnx", "foretrace.frontends.nnx"),
     ("flax.linen", "foretrace.frontends.linen"),
     ("equinox", "foretrace.frontends.equinox"),
@@ -94,7 +131,7 @@ _registered: list[Frontend] = []
 
 
 def register_frontend(frontend: Frontend) -> Frontend:
-    """Adds a frontend for the models of another library; it is asked before those that are there.
+    """Adds a frontend for the models of another library; it is tried before those that are there.
 
     Args:
         frontend: An object with `name`, `options`, `accepts` and `split`.
@@ -126,7 +163,7 @@ def register_frontend(frontend: Frontend) -> Frontend:
 
 
 def frontends() -> Iterator[Frontend]:
-    """The frontends whose libraries are loaded, in the order in which they are asked."""
+    """The frontends whose libraries are loaded, in the order in which they are tried."""
     yield from _registered
     for library, module in _TABLE:
         if library in sys.modules:

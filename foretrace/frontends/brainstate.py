@@ -1,4 +1,4 @@
-"""A `brainstate.nn.Module` as a step program.
+"""A `brainstate.nn.Module` taken apart: parameters and states by path.
 
 brainstate finds the states that a call of the model reads and writes; here each gets its role. A `ParamState` is
 a parameter, one leaf per array of its value. A `HiddenState` (also the packed `HiddenGroupState` and
@@ -6,7 +6,6 @@ a parameter, one leaf per array of its value. A `HiddenState` (also the packed `
 batch statistics and random keys among them, is carried along. The model itself is left exactly as it was found.
 """
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,81 +14,221 @@ import brainstate
 
 from foretrace._jax import ClosedJaxpr, close_jaxpr, is_float, new_jaxpr
 from foretrace.errors import (
+    CompilationError,
     EmptyModelError,
     NoRecurrentStateError,
     NotSupportedError,
     StateMismatchError,
     StateNotInitializedError,
 )
+from foretrace.frontends.base import FlatStep, Split, same
 from foretrace.frontends.guarded_call import guarded_call
-from foretrace.frontends.module_info import ModuleInfo, Role, StateSlot
+from foretrace.frontends.traced import split_state
 from foretrace.frontends.tracing import example_input_errors, input_spec, require_float
-from foretrace.frontends.trees import TreeSpec, tree_spec
-from foretrace.program.build import build_program
+from foretrace.frontends.trees import PathForm, TreeSpec, tree_spec
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
-from foretrace.program.records import Leaf, StepProgram, path_name
+from foretrace.program.records import Leaf, path_name
+
+States = dict[Path, brainstate.State]
 
 
-def extract_module_info(
-    model: brainstate.nn.Module, *model_args: Any, control_flow: Any = None, **model_kwargs: Any
-) -> ModuleInfo:
-    """Traces one call of a brainstate module to a step program.
+class BrainstateFrontend:
+    """From a brainstate module, with its states initialised, to its parts."""
+
+    name = "brainstate"
+    options = ("named",)
+    holder = "foretrace.learners.of_module"
+
+    def accepts(self, model: Any) -> bool:
+        """Whether this is a brainstate module."""
+        return isinstance(model, brainstate.nn.Module)
+
+    def split(
+        self, model: Any, inputs: tuple[Any, ...], *, params: Any = None, state: Any = None, named: Any = None
+    ) -> "ModuleSplit":
+        """Takes a module apart; the module is left as it is.
+
+        Args:
+            model: The module.
+            inputs: The example inputs of one step.
+            params: None: the module holds its parameters.
+            state: None, likewise.
+            named: Example inputs of one step that are given by name.
+        """
+        if params is not None or state is not None:
+            raise TypeError(
+                f"{type(model).__name__} is a brainstate module, which holds its own parameters and states: "
+                "leave out `params` and `state`."
+            )
+        named = {} if named is None else dict(named)
+        input_tree = input_spec(inputs, named)
+        model_states = model.states()
+        _make_random_keys(model_states.values())
+        stateful = brainstate.transform.StatefulFunction(guarded_call(model), return_only_write=False)
+        with example_input_errors((inputs, named)), _initialisation_errors():
+            stateful.make_jaxpr(*inputs, **named)
+        key = stateful.get_arg_cache_key(*inputs, **named)
+        used = _by_path(stateful.get_states_by_cache(key), model_states)
+        written = {id(state) for state in stateful.get_write_states_by_cache(key)}
+        _refuse_written_parameters({path: state for path, state in used.items() if id(state) in written})
+        outputs = tree_spec(stateful.get_out_shapes_by_cache(key)[0], prefix=("output",))
+        flat = _flat_step(stateful.get_jaxpr_by_cache(key), used, model_states, input_tree, outputs, written)
+        return ModuleSplit(model, stateful, model_states, used, flat)
+
+
+FRONTEND = BrainstateFrontend()
+
+
+class ModuleSplit(Split):
+    """A brainstate module taken apart. Its values change in place, and are read when they are asked for.
 
     Args:
-        model: The module, with its states initialised.
-        *model_args: The inputs of one step; only shapes, dtypes and units matter.
-        control_flow: What becomes of `cond`, `scan` and `while`; the default policy for None.
-        **model_kwargs: Named inputs of one step.
-
-    Returns:
-        The program and the states that it came from.
-
-    Raises:
-        ExampleInputError: The model cannot take the example input.
-        StateNotInitializedError: The model's states do not exist yet.
-        StateMismatchError: A state leaves the step with another unit or structure than it entered with.
-        NotSupportedError: The step writes a parameter, or a parameter is not floating.
-
-    Examples:
-        >>> import brainstate, jax.numpy as jnp
-        >>> cell = brainstate.nn.GRUCell(3, 4)
-        >>> _ = brainstate.nn.init_all_states(cell)
-        >>> info = extract_module_info(cell, jnp.ones(3))
-        >>> list(info.hidden_path_to_invar)
-        [('h',)]
+        model: The module.
+        stateful: The traced function of brainstate.
+        model_states: All states that the model had when it was traced, by path.
+        used: The states that the step reads or writes, in the order of their first use; some it may not hold.
+        flat: The traced step.
     """
-    if not isinstance(model, brainstate.nn.Module):
-        raise TypeError(f"`extract_module_info` takes a brainstate.nn.Module; got {type(model).__name__}.")
-    input_tree = input_spec((model_args, model_kwargs))
-    input_tree = dataclasses.replace(input_tree, paths=tuple(("input", *path[2:]) for path in input_tree.paths))
-    retrieved = model.states()
-    _make_random_keys(retrieved.values())
-    stateful = brainstate.transform.StatefulFunction(guarded_call(model, retrieved), return_only_write=False)
-    with example_input_errors((model_args, model_kwargs)), _initialisation_errors():
-        stateful.make_jaxpr(*model_args, **model_kwargs)
 
-    key = stateful.get_arg_cache_key(*model_args, **model_kwargs)
-    states = tuple(stateful.get_states_by_cache(key))
-    paths = _paths(states, retrieved)
-    _refuse_written_parameters(stateful.get_write_states_by_cache(key), paths)
-    out_shapes, _ = stateful.get_out_shapes_by_cache(key)
-    slots = _slots(states, paths)
-    output_tree = tree_spec(out_shapes, prefix=("output",))
+    def __init__(
+        self,
+        model: brainstate.nn.Module,
+        stateful: brainstate.transform.StatefulFunction,
+        model_states: Mapping[Path, brainstate.State],
+        used: States,
+        flat: FlatStep,
+    ) -> None:
+        vars(self).update(model=model, stateful=stateful, model_states=model_states, used=used, flat=flat)
+        vars(self).update(param_form=flat.params, state_form=flat.state, params_of=same, state_of=same)
 
-    traced = stateful.get_jaxpr_by_cache(key)
-    try:
-        program = _program(traced, states, slots, input_tree, output_tree, control_flow)
-    except (EmptyModelError, NoRecurrentStateError, StateMismatchError) as error:
-        written = {id(state) for state in stateful.get_write_states_by_cache(key)}
-        raise type(error)(f"{error} {_advice(error, states, slots, written)}") from error
-    records = (*_untouched_records(retrieved, states), *_not_floating_records(states, slots))
-    program = dataclasses.replace(program, diagnostics=(*records, *program.diagnostics))
-    return _module_info(
-        model, stateful, program, retrieved, states, slots, paths, input_tree, output_tree, control_flow
+    model: brainstate.nn.Module
+    stateful: brainstate.transform.StatefulFunction
+    model_states: Mapping[Path, brainstate.State]
+    used: States
+    param_form: PathForm
+    state_form: PathForm
+
+    @property
+    def params(self) -> dict[Path, Any]:
+        """The parameters by path, as they are now."""
+        return {p: state.value for p, state in self.states().items() if isinstance(state, brainstate.ParamState)}
+
+    @property
+    def state(self) -> dict[Path, Any]:
+        """The states by path that the step uses, as they are now."""
+        return self.values(self.state_form.parts)
+
+    def values(self, paths: Iterable[Path]) -> dict[Path, Any]:
+        """The values that some states have now."""
+        states = self.states()
+        return {path: states[path].value for path in paths}
+
+    def states(self) -> States:
+        """The states that the model has now, and those that its step uses without holding them.
+
+        By path, since `brainstate.nn.init_all_states` makes states anew.
+        """
+        found = dict(self.model.states().items())
+        own = set(map(id, found.values()))
+        for path, state in self.used.items():
+            if id(state) not in own:
+                found.setdefault(path, state)
+        return found
+
+    def bound(self) -> States:
+        """The states of the traced step as the model has them now, in the order of their first use."""
+        found = self.states()
+        return {path: found[path] for path in self.used}
+
+    def owner(self, leaf: Leaf) -> Any:
+        """The state that holds an array of the program."""
+        return self.used[leaf.owner]
+
+    def step(self, params: Any, state: Any, *args: Any) -> tuple[Any, Any]:
+        """One step as a pure function of values by path; the module's own states are left as they are."""
+        states = self.states()
+        # All states, also those that this step does not know, end with the values that they had.
+        with _with_values({**states, ("random",): brainstate.random.DEFAULT}, {**params, **state}):
+            out = self.model(*args)
+            return {path: states[path].value for path in state}, out
+
+    def evaluated(self, params: Any, state: Any, *args: Any) -> tuple[Any, Any]:
+        """The step as it is used after training."""
+        with brainstate.environ.context(fit=False):
+            return self.step(params, state, *args)
+
+
+@contextmanager
+def _with_values(states: Mapping[Path, brainstate.State], values: Mapping[Path, Any]) -> Iterator[None]:
+    """Within the block, states have these values, and afterwards the ones that they had before."""
+    with brainstate.StateTraceStack():  # brainstate lets no traced value into a state elsewhere
+        before = {path: state.value for path, state in states.items()}
+        try:
+            for path, value in values.items():
+                states[path].value = value
+            yield
+        finally:
+            for path, value in before.items():
+                states[path].value = value
+
+
+def _flat_step(
+    traced: ClosedJaxpr,
+    used: States,
+    model_states: Mapping[Path, brainstate.State],
+    inputs: TreeSpec,
+    outputs: TreeSpec,
+    written: set[int],
+) -> FlatStep:
+    touched = set(map(id, used.values()))
+    specs = {path: tree_spec(state.value, prefix=path) for path, state in used.items()}
+    flags = {path: _is_hidden(used[path], spec) for path, spec in specs.items()}
+    params = PathForm(
+        {path: spec for path, spec in specs.items() if isinstance(used[path], brainstate.ParamState)},
+        {
+            path: tree_spec(state.value, prefix=path)
+            for path, state in model_states.items()
+            if isinstance(state, brainstate.ParamState) and id(state) not in touched
+        },
     )
+    require_float(params)
+    packed = frozenset(p for p, state in used.items() if flags[p] and isinstance(state, brainstate.HiddenGroupState))
+    state = PathForm({path: spec for path, spec in specs.items() if path not in params.parts}, packed=packed)
+    hidden = tuple(flags[path] for path, spec in state.parts.items() for _ in spec.paths)
+    records = (*_untouched_records(model_states, touched), *_not_floating_records(used, flags, specs))
+    carried = [
+        f"`{path_name(path)}` ({type(used[path]).__name__})"
+        for path, spec in specs.items()
+        if id(used[path]) in written and all(is_float(aval) for aval in spec.avals)
+    ]
+    closed = _ordered(traced, PathForm(specs), params, state, hidden, len(inputs.paths), len(outputs.paths))
+    return FlatStep(closed, params, state, hidden, inputs, outputs, records, lambda error: _advice(error, carried))
 
 
-def _advice(error: Exception, states: Sequence[brainstate.State], slots: Sequence[StateSlot], written: set[int]) -> str:
+def _ordered(
+    traced: ClosedJaxpr,
+    used: PathForm,
+    params: PathForm,
+    state: PathForm,
+    hidden: Sequence[bool],
+    inputs: int,
+    outputs: int,
+) -> ClosedJaxpr:
+    """brainstate's jaxpr, `(inputs, states) -> (output, states)`, with the values in the program's order."""
+    entering, leaving = used.by_path(traced.jaxpr.invars[inputs:]), used.by_path(traced.jaxpr.outvars[outputs:])
+    weights = [var for path in params.parts for var in entering[path]]
+    before = split_state(hidden, [var for path in state.parts for var in entering[path]])
+    after = split_state(hidden, [var for path in state.parts for var in leaving[path]])
+    invars = [*weights, *before[0], *before[1], *traced.jaxpr.invars[:inputs]]
+    outvars = [*after[0], *after[1], *traced.jaxpr.outvars[:outputs]]
+    return close_jaxpr(new_jaxpr(traced.jaxpr.constvars, invars, outvars, traced.jaxpr.eqns), traced.consts)
+
+
+def _is_hidden(state: brainstate.State, spec: TreeSpec) -> bool:
+    return isinstance(state, brainstate.HiddenState) and all(is_float(aval) for aval in spec.avals)
+
+
+def _advice(error: CompilationError, carried: Sequence[str]) -> str | None:
     """What a module that cannot be compiled probably lacks."""
     if isinstance(error, StateMismatchError):
         return (
@@ -98,11 +237,8 @@ def _advice(error: Exception, states: Sequence[brainstate.State], slots: Sequenc
         )
     if isinstance(error, EmptyModelError):
         return "What is to be trained is a `brainstate.ParamState`."
-    carried = [
-        f"`{path_name(slot.path)}` ({type(state).__name__})"
-        for state, slot in zip(states, slots, strict=True)
-        if id(state) in written and all(is_float(aval) for aval in slot.tree.avals)
-    ]
+    if not isinstance(error, NoRecurrentStateError):
+        return None
     found = f" The step writes {', '.join(carried)}." if carried else ""
     return f"A state with a history is a `brainstate.HiddenState`.{found}"
 
@@ -133,24 +269,19 @@ def _initialisation_errors() -> Iterator[None]:
         ) from error
 
 
-def _paths(states: Sequence[brainstate.State], retrieved: Mapping[Path, brainstate.State]) -> dict[int, Path]:
-    """The path of each state by `id`; states that the step uses but the model does not hold are called external."""
-    paths = {id(state): path for path, state in retrieved.items()}
-    taken = set(paths.values())
+def _by_path(states: Sequence[brainstate.State], model_states: Mapping[Path, brainstate.State]) -> States:
+    """States by path; those that the step uses but the model does not hold are called external."""
+    paths: dict[int, Path] = {id(state): path for path, state in model_states.items()}
     for state in states:
-        if id(state) in paths:
-            continue
-        path: Path = ("external", type(state).__name__)
-        number = 1
-        while path in taken:
-            path, number = ("external", type(state).__name__, number), number + 1
-        paths[id(state)] = path
-        taken.add(path)
-    return paths
+        if id(state) not in paths:
+            name = ("external", type(state).__name__)
+            number = sum(path[:2] == name for path in paths.values())
+            paths[id(state)] = (*name, number) if number else name
+    return {paths[id(state)]: state for state in states}
 
 
-def _refuse_written_parameters(written: Sequence[brainstate.State], paths: Mapping[int, Path]) -> None:
-    names = [f"`{path_name(paths[id(state)])}`" for state in written if isinstance(state, brainstate.ParamState)]
+def _refuse_written_parameters(written: States) -> None:
+    names = [f"`{path_name(path)}`" for path, state in written.items() if isinstance(state, brainstate.ParamState)]
     if names:
         raise NotSupportedError(
             f"The step writes to the parameter {', '.join(names)}. A parameter is constant within a step: update it "
@@ -158,76 +289,11 @@ def _refuse_written_parameters(written: Sequence[brainstate.State], paths: Mappi
         )
 
 
-def _slots(states: Sequence[brainstate.State], paths: Mapping[int, Path]) -> tuple[StateSlot, ...]:
-    counts = dict.fromkeys(Role, 0)
-    slots = []
-    for state in states:
-        path = paths[id(state)]
-        tree = tree_spec(state.value, prefix=path)
-        role = _role(state, tree)
-        if role is Role.PARAM:
-            require_float(tree)
-        slots.append(StateSlot(path, role, counts[role], tree))
-        counts[role] += len(tree.paths)
-    return tuple(slots)
-
-
-def _role(state: brainstate.State, tree: TreeSpec) -> Role:
-    if isinstance(state, brainstate.ParamState):
-        return Role.PARAM
-    if isinstance(state, brainstate.HiddenState) and all(is_float(aval) for aval in tree.avals):
-        return Role.HIDDEN
-    return Role.OTHER
-
-
-def _program(
-    traced: ClosedJaxpr,
-    states: Sequence[brainstate.State],
-    slots: Sequence[StateSlot],
-    input_tree: TreeSpec,
-    output_tree: TreeSpec,
-    control_flow: Any,
-) -> StepProgram:
-    """brainstate's jaxpr, `(inputs, states) -> (output, states)`, with the values in the program's order."""
-    input_count, output_count = len(input_tree.paths), len(output_tree.paths)
-    invars: dict[Role, list[Any]] = {role: [] for role in Role}
-    outvars: dict[Role, list[Any]] = {role: [] for role in Role}
-    leaves: dict[Role, list[Leaf]] = {role: [] for role in Role}
-    start = 0
-    for state, slot in zip(states, slots, strict=True):
-        stop = start + len(slot.tree.paths)
-        entering = traced.jaxpr.invars[input_count + start : input_count + stop]
-        invars[slot.role] += entering
-        outvars[slot.role] += traced.jaxpr.outvars[output_count + start : output_count + stop]
-        packed = slot.role is Role.HIDDEN and isinstance(state, brainstate.HiddenGroupState)
-        leaves[slot.role] += slot.tree.leaves([var.aval for var in entering], slot.path, packed)
-        start = stop
-    input_vars, output_vars = traced.jaxpr.invars[:input_count], traced.jaxpr.outvars[:output_count]
-    ordered = new_jaxpr(
-        traced.jaxpr.constvars,
-        [*invars[Role.PARAM], *invars[Role.HIDDEN], *invars[Role.OTHER], *input_vars],
-        [*outvars[Role.HIDDEN], *outvars[Role.OTHER], *output_vars],
-        traced.jaxpr.eqns,
-    )
-    return build_program(
-        close_jaxpr(ordered, traced.consts),
-        params=tuple(leaves[Role.PARAM]),
-        hidden=tuple(leaves[Role.HIDDEN]),
-        other=tuple(leaves[Role.OTHER]),
-        inputs=input_tree.leaves([var.aval for var in input_vars]),
-        outputs=output_tree.leaves([var.aval for var in output_vars]),
-        control_flow=control_flow,
-    )
-
-
-def _untouched_records(
-    retrieved: Mapping[Path, brainstate.State], touched: Sequence[brainstate.State]
-) -> list[CompilationRecord]:
+def _untouched_records(model_states: Mapping[Path, brainstate.State], touched: set[int]) -> list[CompilationRecord]:
     """Says which parameters and hidden states the model holds without using them in the step."""
-    touched_ids = {id(state) for state in touched}
     records = []
-    for path, state in retrieved.items():
-        if id(state) in touched_ids:
+    for path, state in model_states.items():
+        if id(state) in touched:
             continue
         if isinstance(state, brainstate.ParamState):
             message = f"Parameter `{path_name(path)}` is not used in the step and gets no gradient."
@@ -240,63 +306,19 @@ def _untouched_records(
     return records
 
 
-def _not_floating_records(states: Sequence[brainstate.State], slots: Sequence[StateSlot]) -> list[CompilationRecord]:
+def _not_floating_records(
+    states: States, flags: Mapping[Path, bool], specs: Mapping[Path, TreeSpec]
+) -> list[CompilationRecord]:
     """Says which hidden states are carried along because they have no derivative."""
     return [
         CompilationRecord(
             DiagnosticKind.STATE_MISMATCH,
             DiagnosticLevel.INFO,
-            f"Hidden state `{path_name(slot.path)}` is {slot.tree.avals[0].dtype}, which has no derivative: "
+            f"Hidden state `{path_name(path)}` is {specs[path].avals[0].dtype}, which has no derivative: "
             "it is carried along without credit.",
-            hidden_paths=(slot.path,),
-            context={"dtype": str(slot.tree.avals[0].dtype)},
+            hidden_paths=(path,),
+            context={"dtype": str(specs[path].avals[0].dtype)},
         )
-        for state, slot in zip(states, slots, strict=True)
-        if isinstance(state, brainstate.HiddenState) and slot.role is Role.OTHER
+        for path, state in states.items()
+        if isinstance(state, brainstate.HiddenState) and not flags[path]
     ]
-
-
-def _module_info(
-    model: brainstate.nn.Module,
-    stateful: brainstate.transform.StatefulFunction,
-    program: StepProgram,
-    retrieved: Mapping[Path, brainstate.State],
-    states: tuple[brainstate.State, ...],
-    slots: tuple[StateSlot, ...],
-    paths: dict[int, Path],
-    input_tree: TreeSpec,
-    output_tree: TreeSpec,
-    control_flow: Any,
-) -> ModuleInfo:
-    """The record, with the maps between paths and the program's variables."""
-    invars = {Role.PARAM: program.param_invars, Role.HIDDEN: program.hidden_invars, Role.OTHER: program.other_invars}
-    outvars = {**invars, Role.HIDDEN: program.hidden_outvars, Role.OTHER: program.other_outvars}
-    entering = {slot.path: list(slot.take(invars[slot.role])) for slot in slots}
-    leaving = {slot.path: list(slot.take(outvars[slot.role])) for slot in slots}
-    hidden = [slot.path for slot in slots if slot.role is Role.HIDDEN]
-    weights = {slot.path: entering[slot.path] for slot in slots if slot.role is Role.PARAM}
-    return ModuleInfo(
-        model=model,
-        stateful_model=stateful,
-        program=program,
-        closed_jaxpr=program.closed_jaxpr,
-        retrieved_model_states=retrieved,
-        compiled_model_states=states,
-        slots=slots,
-        state_id_to_path=paths,
-        state_tree_invars=[slot.tree.unflatten_without_units(entering[slot.path]) for slot in slots],
-        state_tree_outvars=[slot.tree.unflatten_without_units(leaving[slot.path]) for slot in slots],
-        hidden_path_to_invar={path: entering[path][0] for path in hidden},
-        hidden_path_to_outvar={path: leaving[path][0] for path in hidden},
-        invar_to_hidden_path={entering[path][0]: path for path in hidden},
-        outvar_to_hidden_path={leaving[path][0]: path for path in hidden},
-        hidden_outvar_to_invar={leaving[path][0]: entering[path][0] for path in hidden},
-        weight_invars=list(program.param_invars),
-        weight_path_to_invars=weights,
-        invar_to_weight_path={var: path for path, variables in weights.items() for var in variables},
-        num_var_out=len(program.outputs),
-        num_var_state=sum(len(slot.tree.paths) for slot in slots),
-        input_tree=input_tree,
-        output_tree=output_tree,
-        control_flow=control_flow,
-    )

@@ -6,7 +6,7 @@ a trace that is over. The guarded call refuses a state that changes its form, an
 step succeeds or raises.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,18 +18,10 @@ from foretrace.frontends.trees import structure_difference, tree_spec
 from foretrace.program.records import path_name
 
 
-def guarded_call(
-    model: brainstate.nn.Module, states: Mapping[Any, brainstate.State] | None = None
-) -> Callable[..., Any]:
+def guarded_call(model: brainstate.nn.Module) -> Callable[..., Any]:
     """The model as a function to be traced by brainstate.
 
-    Args:
-        model: The module.
-        states: Its states by path, where they are known already.
-
-    Returns:
-        A function of the model's inputs. It raises `StateMismatchError` for a state that leaves the step with another
-        structure or unit than it entered with.
+    It raises `StateMismatchError` for a state that leaves the step with another structure or unit than it entered with.
 
     Examples:
         >>> import brainstate, jax.numpy as jnp
@@ -37,7 +29,7 @@ def guarded_call(
         >>> call(jnp.ones(3)).shape
         (4,)
     """
-    names = {id(state): path_name(path) for path, state in (model.states() if states is None else states).items()}
+    names = {id(state): path_name(path) for path, state in model.states().items()}
 
     def call(*args: Any, **kwargs: Any) -> Any:
         # Outside of a trace this recorder sees concrete values, within one the tracers that stand for them.

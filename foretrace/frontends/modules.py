@@ -21,7 +21,7 @@ from foretrace.program.diagnostics import Path
 from foretrace.program.inline import inline_calls
 from foretrace.program.records import path_name
 
-Run = Callable[[Any, Any, Sequence[Any]], tuple[Any, Any]]
+ModuleCall = Callable[[Any, Any, Sequence[Any]], tuple[Any, Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class PureModule:
     """
 
     model: Any
-    run: Run
+    run: ModuleCall
     params: Any
     others: Any = None
 

@@ -5,6 +5,7 @@ with the original exception as its cause. What JAX itself says about tracers, er
 exception are the user's to read and pass through untouched.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,7 @@ import jax
 from foretrace._jax import is_float
 from foretrace._units import unit_errors
 from foretrace.errors import CompilationError, ExampleInputError, NotSupportedError
-from foretrace.frontends.trees import TreeSpec, form_text, tree_spec
+from foretrace.frontends.trees import Form, TreeSpec, form_text, tree_spec
 from foretrace.program.records import path_name
 
 _MISFIT = (TypeError, ValueError, IndexError, AssertionError)
@@ -38,18 +39,19 @@ def example_input_errors(inputs: Any) -> Iterator[None]:
         ) from error
 
 
-def input_spec(inputs: Any) -> TreeSpec:
-    """The form of the example inputs; what is not an array is refused."""
+def input_spec(args: Any, kwargs: Any) -> TreeSpec:
+    """The form of `(args, kwargs)`, the example inputs; what is not an array is refused."""
     try:
-        return tree_spec(inputs, prefix=("input",))
+        parts = [tree_spec(part, prefix=("input",)) for part in (args, kwargs)]
     except TypeError as error:
         raise ExampleInputError(
-            f"The example input ({form_text(inputs)}) holds something that is no array: {error} "
+            f"The example input ({form_text((args, kwargs))}) holds something that is no array: {error} "
             "Inputs are arrays, scalars, quantities, or pytrees of them."
         ) from error
+    return dataclasses.replace(tree_spec((args, kwargs)), paths=parts[0].paths + parts[1].paths)
 
 
-def require_float(spec: TreeSpec) -> None:
+def require_float(spec: Form) -> None:
     """Refuses parameters that carry no derivative, all of them at once."""
     wrong = [
         f"`{path_name(path)}` ({aval.dtype})"

@@ -5,8 +5,9 @@ path of every array, its shape and dtype, and its physical unit. Going back puts
 that a later value has the same form, so that a wrong unit or shape is met by name and never computed with.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from jax.tree_util import PyTreeDef
 
 from foretrace._jax import ShapedArray, is_float
 from foretrace._units import is_quantity, unit_of, unit_text, without_unit
+from foretrace.errors import StateMismatchError
 from foretrace.program.diagnostics import Path
 from foretrace.program.records import Leaf, path_name
 
@@ -59,6 +61,63 @@ class TreeSpec:
     def leaves(self, avals: Sequence[ShapedArray], owner: Path = (), packed: bool = False) -> tuple[Leaf, ...]:
         """One `Leaf` per array, with the abstract values that a trace gave them."""
         return tuple(Leaf(path, aval, packed, owner) for path, aval in zip(self.paths, avals, strict=True))
+
+
+@dataclass(frozen=True)
+class PathForm:
+    """The form of a dictionary of values by path, in an order of its own; it offers what `TreeSpec` does.
+
+    Attributes:
+        parts: The form of each value that the step uses.
+        unused: The forms of values that the step does not use. They may be given, and are given back as zeros.
+        packed: The paths of values whose last axis holds several states of one neuron.
+    """
+
+    parts: dict[Path, TreeSpec]
+    unused: dict[Path, TreeSpec] = field(default_factory=dict)
+    packed: frozenset[Path] = frozenset()
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Where each array stands."""
+        return tuple(chain.from_iterable(spec.paths for spec in self.parts.values()))
+
+    @property
+    def avals(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """The shape and dtype of each array."""
+        return tuple(chain.from_iterable(spec.avals for spec in self.parts.values()))
+
+    def by_path(self, leaves: Sequence[Any]) -> dict[Path, list[Any]]:
+        """The arrays of each value, out of a list of all."""
+        rest = iter(leaves)
+        return {path: [next(rest) for _ in spec.paths] for path, spec in self.parts.items()}
+
+    def flatten(self, value: Any, error: type[Exception] = StateMismatchError, advice: str = TRACED) -> list[Any]:
+        """The arrays of these values; a `StateMismatchError` says what is missing or has another form."""
+        flat: list[Any] = []
+        for path, spec in self.parts.items():
+            if not isinstance(value, Mapping) or path not in value:
+                raise StateMismatchError(
+                    f"There is no value for `{path_name(path)}`. Parameters and states of a module are given "
+                    "by path, as `learner.params` and `learner.carry.state` are."
+                )
+            flat += spec.flatten(value[path], StateMismatchError, advice)
+        return flat
+
+    def unflatten(self, leaves: Sequence[Any]) -> dict[Path, Any]:
+        """The values by path, with zeros for those that the step does not use."""
+        used = {path: self.parts[path].unflatten(own) for path, own in self.by_path(leaves).items()}
+        zeros = {path: [jnp.zeros(aval.shape, aval.dtype) for aval in spec.avals] for path, spec in self.unused.items()}
+        return used | {path: spec.unflatten(zeros[path]) for path, spec in self.unused.items()}
+
+    def leaves(self, avals: Sequence[ShapedArray]) -> tuple[Leaf, ...]:
+        """One `Leaf` per array, owned by the value that it is a part of."""
+        own = self.by_path(avals)
+        parts = (spec.leaves(own[path], path, path in self.packed) for path, spec in self.parts.items())
+        return tuple(chain.from_iterable(parts))
+
+
+Form = TreeSpec | PathForm
 
 
 def tree_spec(value: Any, prefix: Path = (), bare: str = "value") -> TreeSpec:

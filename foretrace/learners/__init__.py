@@ -13,7 +13,6 @@ from foretrace.learners.synthesis import train_synthetic_gradient
 
 if TYPE_CHECKING:
     from foretrace.learners.driver import SequenceDriverMixin
-    from foretrace.learners.executor import ETraceGraphExecutor, ETraceVjpGraphExecutor
     from foretrace.learners.helpers import GradExpon, KappaFilter, PresynapticTrace
     from foretrace.learners.module import (
         EligibilityTrace,
@@ -30,9 +29,7 @@ __all__ = [
     "Carry",
     "ComparedGradient",
     "ETraceAlgorithm",
-    "ETraceGraphExecutor",
     "ETraceVjpAlgorithm",
-    "ETraceVjpGraphExecutor",
     "ETraceVmap",
     "EligibilityTrace",
     "GradExpon",
@@ -53,7 +50,6 @@ __all__ = [
 
 _HOLDERS = {
     "driver": "SequenceDriverMixin",
-    "executor": "ETraceGraphExecutor ETraceVjpGraphExecutor",
     "helpers": "GradExpon KappaFilter PresynapticTrace",
     "module": "EligibilityTrace ETraceAlgorithm ETraceVjpAlgorithm HybridDimVjpAlgorithm IODimVjpAlgorithm "
     "ParamDimVjpAlgorithm RandomProjectionVjpAlgorithm",

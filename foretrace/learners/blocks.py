@@ -42,6 +42,11 @@ def even_block(length: int, largest: int) -> int:
     return -(-length // count)
 
 
+def steps_in_block(plan: Plan, rule: Rule, block: int | None, length: int) -> int:
+    """How many of some steps are taken as one block."""
+    return block if block is not None else even_block(length, default_block(plan, rule))
+
+
 def trace_bytes(plan: Plan, rule: Rule) -> int:
     """The memory that a rule's traces take."""
     leaves = jax.tree.leaves(jax.eval_shape(lambda: rule.init(plan)))

@@ -7,15 +7,13 @@ steps in one call. Plain values beside it are the same at every step. Either kin
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from foretrace.errors import ExampleInputError
-
-if TYPE_CHECKING:
-    from foretrace.frontends import ModuleInfo
+from foretrace.frontends import TracedModel
 
 
 @jax.tree_util.register_dataclass
@@ -66,11 +64,11 @@ class Stacked(NamedTuple):
     length: int | None
 
 
-def stack_inputs(info: "ModuleInfo", args: Sequence[Any], kwargs: Mapping[str, Any], external: Any = None) -> Stacked:
+def stack_inputs(model: TracedModel, args: Sequence[Any], kwargs: Mapping[str, Any], external: Any = None) -> Stacked:
     """The inputs of a call as flat arrays with a leading axis of steps, checked against the traced form."""
     values = (tuple(args), dict(kwargs))
     length = _length((values, external))
-    one = info.flatten_inputs(*one_step(values[0]), **one_step(values[1]))
+    one = model.flatten_inputs(*one_step(values[0]), **one_step(values[1]))
     leaves = jax.tree.leaves(_stack(values, length or 1))
     inputs = [jnp.asarray(leaf, first.dtype) for leaf, first in zip(leaves, one, strict=True)]
     return Stacked(inputs, _stack(external, length or 1), length)

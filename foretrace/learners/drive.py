@@ -111,7 +111,7 @@ def drive_windows(
     forward: WindowForward,
     window: int,
 ) -> tuple[list[jax.Array], States, Any, Any]:
-    """Exact reverse mode inside each window, plus the trace at its start times what is asked of the states there.
+    """Exact reverse mode inside each window, plus the trace at its start times the cotangent of the states there.
 
     Args:
         plan: The plan.
@@ -141,8 +141,8 @@ def drive_windows(
             return (value, ran.states.hidden), ran
 
         (value, end), pullback, ran = jax.vjp(loss, list(params), list(states.hidden), has_aux=True)
-        asked = rule.synthetic_gradient(plan, trace, end)
-        inside, signal = pullback((jnp.ones_like(value), [jnp.zeros_like(h) for h in end] if asked is None else asked))
+        after = rule.synthetic_gradient(plan, trace, end) or [jnp.zeros_like(h) for h in end]
+        inside, signal = pullback((jnp.ones_like(value), after))
         before = [*rule.credit(plan, own, trace, signal), *further]
         block = Block(jax.lax.stop_gradient(ran.steps), None, ran.external)
         _, trace = rule.advance(plan, own, block, trace)

@@ -28,11 +28,11 @@ from foretrace.engine.sequence import scan_blocks
 from foretrace.learners.alone import alone
 from foretrace.learners.carrying import TraceForm, begin_optimizer
 from foretrace.learners.data import MultiStepData, Stacked, has_marks
-from foretrace.learners.executor import ETraceVjpGraphExecutor
+from foretrace.learners.executor import ModuleExecutor
 from foretrace.learners.losses import check_step_call
 from foretrace.learners.recording import OtherForm, StepFunction, TracedStep, trace_step
-from foretrace.learners.run import Begin, Run
-from foretrace.learners.sequences import check_mask
+from foretrace.learners.sequences import check_mask, length_of
+from foretrace.learners.traced_sequence import Begin, TracedSequence
 from foretrace.program.diagnostics import Path
 from foretrace.program.records import path_name
 from foretrace.rules.rule import Rule
@@ -55,7 +55,7 @@ class SequenceDriverMixin:
     etrace: Any
 
     @property
-    def executor(self) -> ETraceVjpGraphExecutor:
+    def executor(self) -> ModuleExecutor:
         """The compiled step of the model."""
         raise NotImplementedError
 
@@ -127,10 +127,10 @@ class SequenceDriverMixin:
         collected = []
         with self._whole_or_nothing(pieces):
             for traced, items in pieces:
-                run = Run(self.executor, self.rule, traced, list(chosen.values()), self.block)
+                run = TracedSequence(self.executor, self.rule, traced, list(chosen.values()), self.block)
                 window = None if not exact else 1 if traced.length else _checked_chunk(chunk_size)
                 if self.rule.exact and chunk_size is None:
-                    window = _steps_of(items)
+                    window = length_of(items)
                 gradient = jax.jit(run.gradient, static_argnums=3)
                 flat, begin, found = gradient(run.params(), self._begin(run), items, window)
                 self._finish(run, begin)
@@ -176,7 +176,7 @@ class SequenceDriverMixin:
         pieces = self._pieces(sequences, None, step_fn, chunk_size, None)
         with self._whole_or_nothing(pieces):
             for traced, items in pieces:
-                run = Run(self.executor, self.rule, traced, block=self.block)
+                run = TracedSequence(self.executor, self.rule, traced, block=self.block)
                 begin, found = jax.jit(run.evolve)(run.params(), self._begin(run), items)
                 self._finish(run, begin)
                 collected.append(found)
@@ -220,7 +220,7 @@ class SequenceDriverMixin:
         exact = self.executor.is_multi_step_vjp or self.rule.exact
         chosen = self._chosen(weights)
         ((traced, items),) = self._pieces(sequences, mask, step_fn, None, has_aux, shifted=not exact)
-        run = Run(self.executor, self.rule, traced, list(chosen.values()), self.block)
+        run = TracedSequence(self.executor, self.rule, traced, list(chosen.values()), self.block)
 
         def period(carry: Any, part: Any) -> tuple[Any, Any]:
             values, opt_state, begin = carry
@@ -252,13 +252,17 @@ class SequenceDriverMixin:
         losses = jax.tree.unflatten(traced.loss_tree, [losses])
         return (losses, opt_state, aux) if has_aux else (losses, opt_state)
 
-    def _begin(self, run: Run) -> Begin:
+    def _begin(self, run: TracedSequence) -> Begin:
         return Begin(run.begin(), TraceForm(self.rule, self.executor.plan).checked(self.etrace.value))
 
     @contextmanager
     def _whole_or_nothing(self, pieces: Sequence[_Piece]) -> Iterator[None]:
         """Within the block, states and traces move; if it raises, they are what they were before it."""
-        touched = [self.etrace, *self.executor.bound_states(), *(s for piece in pieces for s in piece.traced.states)]
+        touched = [
+            self.etrace,
+            *self.executor.split.bound().values(),
+            *(s for piece in pieces for s in piece.traced.states),
+        ]
         before = {id(state): (state, state.value) for state in touched}
         try:
             yield
@@ -267,7 +271,7 @@ class SequenceDriverMixin:
                 state.value = value
             raise
 
-    def _finish(self, run: Run, begin: Begin) -> None:
+    def _finish(self, run: TracedSequence, begin: Begin) -> None:
         run.finish(begin.states)
         self.etrace.value = begin.trace
 
@@ -282,7 +286,7 @@ class SequenceDriverMixin:
     ) -> list[_Piece]:
         """The sequence as calls of `step_fn`, traced: of one step each, or of a window and maybe a shorter last one."""
         check_step_call(step_fn, len(sequences))
-        items, size, length = (tuple(sequences), mask), _checked_chunk(chunk_size), _steps_of(sequences)
+        items, size, length = (tuple(sequences), mask), _checked_chunk(chunk_size), length_of(sequences)
 
         def piece(items: Any, steps: int | None, loss_shape: tuple[int, ...]) -> _Piece:
             first = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), items[0])
@@ -366,10 +370,6 @@ def _checked_length(sequences: Sequence[Any], mask: Any) -> int:
         require_numeric("sequences", leaf, "arrays with time as the first axis")
     check_mask(mask, int(lengths[0]))
     return int(lengths[0])
-
-
-def _steps_of(sequences: Sequence[Any]) -> int:
-    return int(jnp.shape(jax.tree.leaves(sequences)[0])[0])
 
 
 def _sum(total: dict[int, Any], part: dict[int, Any]) -> dict[int, Any]:

@@ -5,7 +5,7 @@ ones, and a learner that held on to the old ones would run beside its model with
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import brainstate
 import jax
@@ -18,48 +18,35 @@ from foretrace.compiler.graph import Discover
 from foretrace.engine.plan import Plan, make_plan
 from foretrace.engine.sequence import States, run_steps
 from foretrace.errors import ExampleInputError, NotSupportedError, StateMismatchError
-from foretrace.frontends import ModuleInfo, Role, extract_module_info
+from foretrace.frontends import TracedModel, trace_model
+from foretrace.frontends.brainstate import ModuleSplit
 from foretrace.frontends.trees import TreeSpec, form_text, tree_spec
 from foretrace.learners.data import one_step, stack_inputs
-from foretrace.learners.options import check_scope
 from foretrace.program.control_flow import ControlFlowPolicy
 from foretrace.program.diagnostics import Path
 
 
-class ETraceGraphExecutor:
+class ModuleExecutor:
     """A brainstate module with its compiled graph.
 
     Args:
         model: The module.
-        include_recurrent_mixing: False: the graph is the same for every rule, and the rule says what it follows.
-        sparse_n: None, likewise.
-        snap_max_jacobian_elements: Checked, and not used: `SnAp` and `RTRL` have a `memory_limit` in bytes.
+        vjp_method: `'single-step'` for online credit, `'multi-step'` for exact credit inside a window.
         control_flow: What becomes of `cond`, `scan` and `while`.
         discover: Which operators are traced; see `foretrace.compile_etrace_graph`.
-
-    Examples:
-        >>> import brainstate, jax.numpy as jnp
-        >>> cell = brainstate.nn.GRUCell(3, 4)
-        >>> _ = brainstate.nn.init_all_states(cell)
-        >>> executor = ETraceGraphExecutor(cell)
-        >>> _ = executor.compile_graph(jnp.ones(3))
-        >>> executor(jnp.ones(3)).shape
-        (4,)
     """
 
     def __init__(
         self,
         model: brainstate.nn.Module,
-        include_recurrent_mixing: bool = False,
-        sparse_n: int | None = None,
-        snap_max_jacobian_elements: int = 2**24,
+        vjp_method: str = "single-step",
         control_flow: ControlFlowPolicy | None = None,
         discover: Discover = "auto",
     ) -> None:
-        check_scope(include_recurrent_mixing, sparse_n, snap_max_jacobian_elements)
+        require_choice("vjp_method", vjp_method, ("single-step", "multi-step"))
         if not isinstance(model, brainstate.nn.Module):
             raise TypeError(f"A learner takes a brainstate.nn.Module; got {type(model).__name__}.")
-        self.model, self.control_flow, self.discover = model, control_flow, discover
+        self.model, self.vjp_method, self.control_flow, self.discover = model, vjp_method, control_flow, discover
         self.keywords: tuple[str, ...] = ()
         self._plan: Plan | None = None
         self._fit: bool | None = None
@@ -82,20 +69,20 @@ class ETraceGraphExecutor:
             )
         if self.is_compiled and self._fits((args, kwargs)):
             return False
-        info = extract_module_info(self.model, *args, control_flow=self.control_flow, **kwargs)
-        graph = compile_program(info, **info.owners(), discover=self.discover)
+        traced = trace_model(self.model, *args, named=kwargs, control_flow=self.control_flow)
+        graph = compile_program(traced, discover=self.discover)
         self._plan, self.keywords = make_plan(graph), tuple(kwargs)
-        self._fit = self._phase(info, args, kwargs)
+        self._fit = self._phase(traced, args, kwargs)
         return True
 
-    def _phase(self, info: ModuleInfo, args: Any, kwargs: Any) -> bool | None:
+    def _phase(self, traced: TracedModel, args: Any, kwargs: Any) -> bool | None:
         """Whether the step was traced for training, where the model computes something else otherwise; None else."""
         fit = brainstate.environ.get("fit", None)
         if fit is None:
             return None
         with brainstate.environ.context(fit=not fit):
-            other = extract_module_info(self.model, *args, control_flow=self.control_flow, **kwargs)
-        return None if str(other.closed_jaxpr) == str(info.closed_jaxpr) else bool(fit)
+            other = trace_model(self.model, *args, named=kwargs, control_flow=self.control_flow)
+        return None if str(other.program.jaxpr) == str(traced.program.jaxpr) else bool(fit)
 
     def _require_phase(self) -> None:
         """Raises where `brainstate.environ` says another phase than the step was traced for, and that matters."""
@@ -108,12 +95,11 @@ class ETraceGraphExecutor:
             )
 
     def _fits(self, inputs: Any) -> bool:
-        return _same_form(self.info.input_tree, tree_spec(inputs)) and self.states_fit()
+        return _same_form(self.traced.flat.inputs, tree_spec(inputs)) and self.states_fit()
 
     def states_fit(self) -> bool:
         """Whether the model's states have the form that the graph was compiled for."""
-        pairs = zip(self.info.slots, self.bound_states(), strict=True)
-        return all(_same_form(slot.tree, tree_spec(state.value)) for slot, state in pairs)
+        return all(_same_form(form, tree_spec(state.value)) for form, state in self.states_with_forms().values())
 
     @property
     def is_compiled(self) -> bool:
@@ -136,66 +122,65 @@ class ETraceGraphExecutor:
         return self.plan.graph
 
     @property
-    def info(self) -> ModuleInfo:
+    def traced(self) -> TracedModel:
         """The traced module."""
-        return self.graph.module_info
+        return self.graph.model
+
+    @property
+    def split(self) -> ModuleSplit:
+        """The module taken apart."""
+        return cast(ModuleSplit, self.traced.split)
 
     @property
     def states(self) -> FlattedDict:
         """The model's states by path, and those that its step uses without holding them."""
-        return FlattedDict(self._states_by_path())
+        return FlattedDict(self.split.states() if self.is_compiled else dict(self.model.states().items()))
 
-    @property
-    def path_to_states(self) -> FlattedDict:
-        """The same as `states`."""
-        return self.states
+    path_to_states = states
 
     @property
     def state_id_to_path(self) -> dict[int, Path]:
         """The path of each state, by `id`."""
-        return {id(state): path for path, state in self._states_by_path().items()}
+        return {id(state): path for path, state in self.states.items()}
 
-    def _states_by_path(self) -> dict[Path, brainstate.State]:
-        return self.info.states_by_path() if self.is_compiled else dict(self.model.states().items())
+    def states_with_forms(self) -> dict[Path, tuple[TreeSpec, brainstate.State]]:
+        """The states of the compiled step as the model has them now, each with the form that it was traced with."""
+        forms = self.split.param_form.parts | self.split.state_form.parts
+        return {path: (forms[path], state) for path, state in self.split.bound().items()}
 
-    def bound_states(self) -> tuple[brainstate.State, ...]:
-        """The states of the compiled step as the model has them now, in the order of the slots."""
-        return self.info.bound_states()
-
-    def read(self, *roles: Role) -> tuple[list[Any], ...]:
-        """The flat arrays of the model's states, a list for each role, to run the compiled step on them."""
+    def read(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """The flat parameters, hidden and other arrays of the model's states, to run the compiled step on them."""
         self._require_phase()
-        lists: dict[Role, list[Any]] = {role: [] for role in roles}
-        for slot, state in zip(self.info.slots, self.bound_states(), strict=True):
-            if slot.role in lists:
-                lists[slot.role] += slot.tree.flatten(state.value, StateMismatchError)
-        return tuple(lists[role] for role in roles)
+        values = self.split.values(self.split.used)
+        return (self.traced.flatten_params(values), *self.traced.flatten_state(values))
+
+    def read_state(self) -> tuple[list[Any], list[Any]]:
+        """As `read`, without the parameters."""
+        self._require_phase()
+        return self.traced.flatten_state(self.split.state)
 
     def write(self, hidden: Sequence[Any], other: Sequence[Any]) -> None:
         """Gives the model's states the values of flat arrays; a state that the step only reads is left alone."""
         program = self.graph.program
-        lists = {
-            Role.HIDDEN: (hidden, program.hidden_invars, program.hidden_outvars),
-            Role.OTHER: (other, program.other_invars, program.other_outvars),
-        }
-        for slot, state in zip(self.info.slots, self.bound_states(), strict=True):
-            if slot.role is Role.PARAM:
-                continue
-            values, before, after = lists[slot.role]
-            if any(a is not b for a, b in zip(slot.take(before), slot.take(after), strict=True)):
-                state.value = slot.tree.unflatten(slot.take(values))
+        leaves, before = (*program.hidden, *program.other), (*program.hidden_invars, *program.other_invars)
+        after = (*program.hidden_outvars, *program.other_outvars)
+        written = {leaf.owner for leaf, a, b in zip(leaves, before, after, strict=True) if a is not b}
+        states = self.split.bound()
+        for path, value in self.traced.unflatten_state(hidden, other).items():
+            if path in written:
+                states[path].value = value
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the compiled step, for one input or `MultiStepData`; traces are not touched."""
-        stacked = stack_inputs(self.info, args, kwargs)
-        params, hidden, other = self.read(Role.PARAM, Role.HIDDEN, Role.OTHER)
+        stacked = stack_inputs(self.traced, args, kwargs)
+        params, hidden, other = self.read()
         states, _, outputs = run_steps(self.plan, params, States(hidden, other), stacked.inputs)
         self.write(states.hidden, states.other)
         return self.output(outputs, stacked.length)
 
     def output(self, outputs: Sequence[Any], length: int | None) -> Any:
         """What the model returned, from stacked flat outputs; without the axis of steps for a call of one step."""
-        return self.info.unflatten_output([out[0] for out in outputs] if length is None else outputs)
+        return self.traced.unflatten_output([out[0] for out in outputs] if length is None else outputs)
 
     def show_graph(self, path: Any = None, *, verbose: bool | None = None, return_msg: bool = False) -> Any:
         """Draws the graph, or says it in words.
@@ -225,56 +210,25 @@ class ETraceGraphExecutor:
     def input_of_batch(self, batch_size: int) -> Any:
         """`(args, kwargs)` of zeros like the traced input, for the batch that the model's states have now."""
         before = {
-            (slot.tree.avals[k].shape[axis], axis)
-            for slot, state in zip(self.info.slots, self.bound_states(), strict=True)
-            for k, leaf in enumerate(jax.tree.leaves(state.value))
-            for axis in range(min(jnp.ndim(leaf), len(slot.tree.avals[k].shape)))
-            if slot.tree.avals[k].shape[axis] != leaf.shape[axis] == batch_size
+            (aval.shape[axis], axis)
+            for form, state in self.states_with_forms().values()
+            for aval, leaf in zip(form.avals, jax.tree.leaves(state.value), strict=True)
+            for axis in range(min(jnp.ndim(leaf), len(aval.shape)))
+            if aval.shape[axis] != leaf.shape[axis] == batch_size
         }
         if len(before) != 1:
             raise StateMismatchError(
                 f"The model's states do not follow from those that the graph was compiled for by a batch of "
-                f"{batch_size}: {form_text([state.value for state in self.bound_states()])}. "
+                f"{batch_size}: {form_text([state.value for state in self.split.bound().values()])}. "
                 "Call `compile_graph(x)` with an input of the new form."
             )
         ((old, axis),) = before
-        shapes = [list(aval.shape) for aval in self.info.input_tree.avals]
+        inputs = self.traced.flat.inputs
+        shapes = [list(aval.shape) for aval in inputs.avals]
         for shape in shapes:
             if len(shape) > axis and shape[axis] == old:
                 shape[axis] = batch_size
-        leaves = [jnp.zeros(s, a.dtype) for s, a in zip(shapes, self.info.input_tree.avals, strict=True)]
-        return self.info.input_tree.unflatten(leaves)
-
-
-class ETraceVjpGraphExecutor(ETraceGraphExecutor):
-    """An executor that also says how credit is given inside a call.
-
-    Args:
-        model: The module.
-        vjp_method: `'single-step'` for online credit, `'multi-step'` for exact credit inside a window.
-        include_recurrent_mixing: As for `ETraceGraphExecutor`, and so the next two.
-        sparse_n: None.
-        snap_max_jacobian_elements: Not used.
-        control_flow: What becomes of `cond`, `scan` and `while`.
-        full_jacobian: False: the rule says what it follows.
-        discover: Which operators are traced.
-    """
-
-    def __init__(
-        self,
-        model: brainstate.nn.Module,
-        vjp_method: str = "single-step",
-        include_recurrent_mixing: bool = False,
-        sparse_n: int | None = None,
-        snap_max_jacobian_elements: int = 2**24,
-        control_flow: ControlFlowPolicy | None = None,
-        full_jacobian: bool = False,
-        discover: Discover = "auto",
-    ) -> None:
-        check_scope(include_recurrent_mixing, sparse_n, snap_max_jacobian_elements, full_jacobian)
-        require_choice("vjp_method", vjp_method, ("single-step", "multi-step"))
-        super().__init__(model, control_flow=control_flow, discover=discover)
-        self.vjp_method = vjp_method
+        return inputs.unflatten([jnp.zeros(s, a.dtype) for s, a in zip(shapes, inputs.avals, strict=True)])
 
     @property
     def is_single_step_vjp(self) -> bool:

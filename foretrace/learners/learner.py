@@ -23,14 +23,14 @@ from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan, make_plan
 from foretrace.engine.sequence import States, run_steps, scan_blocks
 from foretrace.errors import ExampleInputError
-from foretrace.frontends import FunctionModel
+from foretrace.frontends import TracedModel
 from foretrace.frontends.trees import form_text
-from foretrace.learners.blocks import default_block, even_block
+from foretrace.learners.blocks import steps_in_block
 from foretrace.learners.carrying import TraceForm, begin_optimizer
+from foretrace.learners.differentiable import DifferentiableCall, make_call
 from foretrace.learners.drive import Ran, Window, drive, drive_windows
 from foretrace.learners.losses import check_loss_call, checked_loss, split_loss
-from foretrace.learners.passage import Passage, make_passage
-from foretrace.learners.sequences import check_length, check_mask, sequence_advice
+from foretrace.learners.sequences import check_length, check_mask, length_of, sequence_advice
 from foretrace.learners.training import Trainable
 from foretrace.rules.registry import make_rule
 from foretrace.rules.rule import Rule, require_windows
@@ -86,9 +86,9 @@ class Learner:
         return self.graph.explain()
 
     @property
-    def model(self) -> FunctionModel:
+    def model(self) -> TracedModel:
         """The traced model, and the way between its own forms and flat arrays."""
-        return self.graph.module_info
+        return self.graph.model
 
     @property
     def pure(self) -> "Learner":
@@ -261,8 +261,8 @@ class Learner:
                 "beside the state, `return state, out`."
             )
         check_loss_call(loss, targets=ys is not None)
-        losses = _Losses(self, loss, ys is not None, has_aux)
-        window = _steps(items) if self.rule.exact and self.window is None else self.window
+        losses = Losses(self, loss, ys is not None, has_aux)
+        window = length_of(items) if self.rule.exact and self.window is None else self.window
         if window is None:
             total, states, trace, found = drive(
                 self.plan, self.rule, flat, states, trace, items, losses.forward, self._block(items)
@@ -287,7 +287,7 @@ class Learner:
 
         def forward(params: Sequence[Any], states: States, part: Any) -> Ran:
             states, steps, outputs = run_steps(self.plan, params, states, part["inputs"])
-            flags = finite_flags(steps, outputs, jnp.zeros(_steps(part))) if self.check_finite else None
+            flags = finite_flags(steps, outputs, jnp.zeros(length_of(part))) if self.check_finite else None
             return Ran(states, steps, None, (outputs, flags), part["external"])
 
         _, states, trace, (outputs, flags) = drive(
@@ -379,9 +379,7 @@ class Learner:
         return self.state if state is None else self.model.split.state_of(state)
 
     def _block(self, items: Any) -> int:
-        if self.block is not None:
-            return self.block
-        return even_block(_steps(items), default_block(self.plan, self.rule))
+        return steps_in_block(self.plan, self.rule, self.block, length_of(items))
 
     def flatten(self, params: Any, state: Any, xs: Any) -> tuple[list[Any], States, list[Any]]:
         """Parameters, state and a sequence of inputs as the engine takes them."""
@@ -400,7 +398,7 @@ class Learner:
         flat, states, inputs = self.flatten(params, carry.state, xs)
         trace = self._trace_form.checked(carry.trace)
         items = {"inputs": inputs, "ys": ys, "mask": mask, "external": external}
-        length = _steps(inputs)
+        length = length_of(inputs)
         check_mask(mask, length)
         for name, value in (("ys", ys), ("external", external)):
             check_length(name, value, length)
@@ -409,9 +407,9 @@ class Learner:
         return flat, states, trace, items
 
     @functools.cached_property
-    def _call(self) -> Passage:
+    def _call(self) -> DifferentiableCall:
         exact = self.rule.exact or self.window is not None
-        return make_passage(self.plan, self.rule, exact=exact, block=self.block)
+        return make_call(self.plan, self.rule, exact=exact, block=self.block)
 
     @functools.cached_property
     def _trace_form(self) -> TraceForm:
@@ -438,7 +436,7 @@ def at_start(learner: Any, params: Any, state: Any, what: str) -> tuple[Learner,
 
 
 @dataclass(frozen=True, eq=False)
-class _Losses:
+class Losses:
     """A user's loss over the outputs of a block, side by side."""
 
     learner: Learner
@@ -470,7 +468,7 @@ class _Losses:
         return finite_flags(steps, outputs, losses) if self.learner.check_finite else None
 
 
-def _flatten_sequence(model: FunctionModel, xs: Any) -> list[Any]:
+def _flatten_sequence(model: TracedModel, xs: Any) -> list[Any]:
     """The arrays of a sequence of inputs, checked against the form of one step's."""
     inputs = model.as_inputs(xs)
     leaves = jax.tree.leaves(inputs)
@@ -482,10 +480,6 @@ def _flatten_sequence(model: FunctionModel, xs: Any) -> list[Any]:
     if len(lengths) > 1 or lengths[0] == 0:
         raise ExampleInputError(f"The inputs have {lengths} steps. Every input has the same number, at least one.")
     first = jax.tree.map(lambda a: a[0], inputs)
-    advice = sequence_advice(model.input_tree, model.in_form(inputs))
-    flat = model.input_tree.flatten(model.in_form(first), ExampleInputError, advice)
+    advice = sequence_advice(model.flat.inputs, (inputs, {}))
+    flat = model.flat.inputs.flatten((first, {}), ExampleInputError, advice)
     return [jnp.asarray(leaf, one.dtype) for leaf, one in zip(leaves, flat, strict=True)]
-
-
-def _steps(items: Any) -> int:
-    return int(jax.tree.leaves(items)[0].shape[0])

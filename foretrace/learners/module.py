@@ -1,9 +1,9 @@
 """The learner for brainstate modules: a model, its graph and a rule, with the traces in a state of their own.
 
 A learner is a module itself. Calling it runs one step of the model and takes the trace through it; the call may stand
-anywhere in brainstate's transformations, and its gradient is the rule's (`foretrace.learners.passage`). Whole sequences
-are driven by `SequenceDriverMixin`. The classes are braintrace's: they differ in nothing but the rule that they take
-where none is given.
+anywhere in brainstate's transformations, and its gradient is the rule's (`foretrace.learners.differentiable`). Whole
+sequences are driven by `SequenceDriverMixin`. The classes are braintrace's: they differ in nothing but the rule that
+they take where none is given.
 """
 
 import dataclasses
@@ -21,14 +21,13 @@ from foretrace.compiler import CompilationReport, ETraceGraph
 from foretrace.compiler.graph import Discover
 from foretrace.engine.plan import Link
 from foretrace.errors import NotSupportedError
-from foretrace.frontends import Role
 from foretrace.learners.alone import alone
 from foretrace.learners.data import Stacked, stack_inputs
+from foretrace.learners.differentiable import DifferentiableCall, make_call
 from foretrace.learners.driver import SequenceDriverMixin
-from foretrace.learners.executor import ETraceVjpGraphExecutor
+from foretrace.learners.executor import ModuleExecutor
 from foretrace.learners.learner import Carry, Learner
 from foretrace.learners.options import by_position
-from foretrace.learners.passage import Passage, make_passage
 from foretrace.learners.recording import recorded_call
 from foretrace.learners.training import Trainable
 from foretrace.program.control_flow import ControlFlowPolicy
@@ -91,9 +90,11 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         rule: The rule.
         etrace: The state with the rule's trace.
         rule_class: The rule of the class, where none is given.
+        maps_samples: Whether it maps a model of one sample over a batch.
     """
 
     rule_class: ClassVar[type[Rule] | None] = None
+    maps_samples: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -122,8 +123,8 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         method, policy = options.pop("vjp_method"), options.pop("control_flow")
         self.model, self.block, self.fast_solve, self.check_finite = model, block, options["fast_solve"], check_finite
         self.rule = self._made_rule(rule, options)
-        self._executor = ETraceVjpGraphExecutor(model, method, control_flow=policy, discover=discover)
-        self._passage: Passage | None = None
+        self._executor = ModuleExecutor(model, method, policy, discover)
+        self._compiled_call: DifferentiableCall | None = None
         self._is_probe = False
         self._standing: Any = None
         self._pure: Learner | None = None
@@ -146,7 +147,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         return found
 
     @property
-    def executor(self) -> ETraceVjpGraphExecutor:
+    def executor(self) -> ModuleExecutor:
         """The compiled step of the model."""
         return self._executor
 
@@ -176,7 +177,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         return self.graph.explain()
 
     def show_graph(self, path: Any = None, *, verbose: bool | None = None, return_msg: bool = False) -> Any:
-        """Draws the graph, or says it in words; see `ETraceGraphExecutor.show_graph`."""
+        """Draws the graph, or says it in words; see `ModuleExecutor.show_graph`."""
         return self.executor.show_graph(path, verbose=verbose, return_msg=return_msg)
 
     @alone
@@ -190,8 +191,8 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         named_inputs.pop(self.rule.external or "", None)
         if brainstate.transform.in_new_state_probe():
             self.run_as(self.model)  # states of single samples are being made
-        if self.executor.compile_graph(*inputs, **named_inputs) or self._passage is None:
-            self._make_passage()
+        if self.executor.compile_graph(*inputs, **named_inputs) or self._compiled_call is None:
+            self._make_call()
             self.etrace = None
         if self.etrace is None or self._is_probe:
             self.etrace = EligibilityTrace(self.rule.init(self.executor.plan))
@@ -200,24 +201,22 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
 
     def replace_rule(self, rule: Rule) -> None:
         """Learns by another rule from now on, with an empty trace."""
-        self.rule, self._passage = rule, None
+        self.rule, self._compiled_call = rule, None
         if self.is_compiled:
-            self._make_passage()
+            self._make_call()
             self.etrace = EligibilityTrace(rule.init(self.executor.plan))
 
-    def _make_passage(self) -> None:
+    def _make_call(self) -> None:
         plan, exact = self.executor.plan, self.executor.is_multi_step_vjp or self.rule.exact
-        self._passage = make_passage(plan, self.rule, exact=exact, block=self.block)
+        self._compiled_call = make_call(plan, self.rule, exact=exact, block=self.block)
         note_neighbourhoods(plan, self.rule)
 
     def run_as(self, model: brainstate.nn.Module) -> None:
         """Lets another module with the model's states stand for its step; the graph is to be compiled for it."""
         if self.executor.model is not model:
             before = self.executor
-            self._executor = ETraceVjpGraphExecutor(
-                model, before.vjp_method, control_flow=before.control_flow, discover=before.discover
-            )
-            self._passage, self.etrace = None, None
+            self._executor = ModuleExecutor(model, before.vjp_method, before.control_flow, before.discover)
+            self._compiled_call, self.etrace = None, None
 
     @property
     def pure(self) -> Learner:
@@ -229,16 +228,16 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
     @property
     def params(self) -> dict[Path, Any]:
         """The parameters by path, as they are now."""
-        return self.executor.info.split.params
+        return self.executor.split.params
 
     @property
     def carry(self) -> Carry:
         """The model's states by path and the traces, as they are now."""
-        return Carry(self.executor.info.split.state, self._compiled_trace().value)
+        return Carry(self.executor.split.state, self._compiled_trace().value)
 
     def put(self, params: Mapping[Path, Any], carry: Carry) -> None:
         """Gives the model these parameters and states, and the learner these traces."""
-        states = self.executor.info.states_by_path()
+        states = self.executor.split.states()
         for path, value in {**params, **carry.state}.items():
             states[path].value = value
         self._compiled_trace().value = carry.trace
@@ -251,14 +250,14 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         before = {path: (state, state.value) for path, state in self.model.states().items()}
         self.make_states(batch_size)
         self.reset_state(batch_size)
-        split, held = self.executor.info.split, dict(self.model.states().items())
+        split, states = self.executor.split, dict(self.model.states().items())
         made_anew = {
             path
-            for path, state in held.items()
+            for path, state in states.items()
             if isinstance(state, brainstate.HiddenState) or not _is_left_alone(before.get(path), state)
         }
-        lasting = tuple(path for path in split.state if path not in made_anew)
-        return Trainable(self.pure, split.params, split.state, lasting, frozenset(held), self.put)
+        persistent = tuple(path for path in split.state if path not in made_anew)
+        return Trainable(self.pure, split.params, split.state, persistent, frozenset(states), self.put)
 
     def make_states(self, batch_size: int) -> None:
         """Makes the model's states anew for a batch."""
@@ -302,22 +301,27 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
     @property
     def param_states(self) -> FlattedDict:
         """The model's parameters by path."""
-        return self._states_of(Role.PARAM)
+        return FlattedDict({p: s for p, s in self.executor.states.items() if isinstance(s, brainstate.ParamState)})
 
     @property
     def hidden_states(self) -> FlattedDict:
         """The model's hidden states by path."""
-        return self._states_of(Role.HIDDEN)
+        used = self.executor.split.used if self.is_compiled else {}
+        hidden = {leaf.owner for leaf in self.graph.program.hidden} if used else set()
+        # A state that the compiled step does not use is known by its type alone.
+        return FlattedDict(
+            {
+                path: state
+                for path, state in self.executor.states.items()
+                if (path in hidden if path in used else isinstance(state, brainstate.HiddenState))
+            }
+        )
 
     @property
     def other_states(self) -> FlattedDict:
         """All other states of the model by path."""
-        return self._states_of(Role.OTHER)
-
-    def _states_of(self, role: Role) -> FlattedDict:
-        compiled = {slot.path: slot.role for slot in self.executor.info.slots} if self.is_compiled else {}
-        states = self.executor.states
-        return FlattedDict({path: s for path, s in states.items() if compiled.get(path, _role_by_type(s)) is role})
+        known = {*self.param_states, *self.hidden_states}
+        return FlattedDict({path: state for path, state in self.executor.states.items() if path not in known})
 
     def get_etrace_of(self, weight: brainstate.ParamState | Path | str) -> Any:
         """The traces of one parameter.
@@ -377,7 +381,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
                 )
             )
         own = {name: value for name, value in kwargs.items() if name != external}
-        return stack_inputs(self.executor.info, args, own, kwargs.get(external, self._standing) if external else None)
+        return stack_inputs(self.executor.traced, args, own, kwargs.get(external, self._standing) if external else None)
 
     @property
     def modulator(self) -> Any:
@@ -428,10 +432,10 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
     def _step(self, inputs: Sequence[Any], named_inputs: dict[str, Any]) -> Any:
         executor = self.executor
         stacked = self.stacked(inputs, named_inputs)
-        params, hidden, other = executor.read(Role.PARAM, Role.HIDDEN, Role.OTHER)
+        params, hidden, other = executor.read()
         trace = self._compiled_trace()
-        assert self._passage is not None
-        outputs, hidden, other, trace.value = self._passage(
+        assert self._compiled_call is not None
+        outputs, hidden, other, trace.value = self._compiled_call(
             params, hidden, other, trace.value, stacked.inputs, stacked.external
         )
         executor.write(hidden, other)
@@ -543,9 +547,3 @@ def learner_of(rule: Rule | ETraceConfig | type[Rule], model: Any, *positional: 
 
 def _is_left_alone(before: Any, state: brainstate.State) -> bool:
     return before is not None and before[0] is state and before[1] is state.value
-
-
-def _role_by_type(state: brainstate.State) -> Role:
-    if isinstance(state, brainstate.ParamState):
-        return Role.PARAM
-    return Role.HIDDEN if isinstance(state, brainstate.HiddenState) else Role.OTHER

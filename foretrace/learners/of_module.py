@@ -12,32 +12,34 @@ from foretrace.learners.module import ETraceAlgorithm, learner_of
 from foretrace.learners.vmap import ETraceVmap
 
 
-def module_learner(
+def make_learner(
     model: brainstate.nn.Module,
     rule: Any,
     inputs: tuple[Any, ...],
     batch_size: int | None,
     seed: int | None,
+    vmap: bool,
     options: dict[str, Any],
 ) -> ETraceAlgorithm:
-    """A learner of a module, its states initialised and its graph compiled."""
+    """A learner of a module, its states initialised and its graph compiled.
+
+    With `vmap` the module is written for one sample and mapped over the batch. Arguments as for `foretrace.compile`.
+    """
+    if vmap:
+        _check_batch(inputs, batch_size)
     learner = learner_of(rule, model, **options)
     if seed is not None:
         brainstate.random.seed(seed)
-    brainstate.nn.init_all_states(model, **({} if batch_size is None else {"batch_size": batch_size}))
+    if vmap:
+        brainstate.nn.vmap_init_all_states(model, axis_size=batch_size, state_tag="new")
+        learner = ETraceVmap(learner, vmap_states="new")
+    else:
+        brainstate.nn.init_all_states(model, **({} if batch_size is None else {"batch_size": batch_size}))
     learner.compile_graph(*inputs)
     return learner
 
 
-def mapped_learner(
-    model: brainstate.nn.Module,
-    rule: Any,
-    inputs: tuple[Any, ...],
-    batch_size: int | None,
-    seed: int | None,
-    options: dict[str, Any],
-) -> ETraceVmap:
-    """A learner of a module that is written for one sample and mapped over a batch."""
+def _check_batch(inputs: tuple[Any, ...], batch_size: int | None) -> None:
     if batch_size is None:
         raise ValueError("`vmap=True` maps a model over a batch: say how large it is with `batch_size=`.")
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(one_step(inputs))]
@@ -46,10 +48,3 @@ def mapped_learner(
             f"With `vmap=True` and `batch_size={batch_size}`, every example input has {batch_size} samples along its "
             f"first axis; got {', '.join(map(str, shapes))}. Pass the input of one step for the whole batch."
         )
-    learner = learner_of(rule, model, **options)
-    if seed is not None:
-        brainstate.random.seed(seed)
-    brainstate.nn.vmap_init_all_states(model, axis_size=batch_size, state_tag="new")
-    mapped = ETraceVmap(learner, vmap_states="new")
-    mapped.compile_graph(*inputs)
-    return mapped

@@ -1,10 +1,7 @@
-"""Options in braintrace's form: by position, and those that would ask the graph for another recurrence."""
+"""Options in braintrace's form, by position."""
 
 from collections.abc import Sequence
 from typing import Any
-
-from foretrace.errors import NotSupportedError
-from foretrace.rules.options import is_count
 
 # What each class takes by position after the model; a subclass takes what its base takes.
 _COMMON = ("name", "vjp_method", "fast_solve")
@@ -31,28 +28,6 @@ POSITIONAL: dict[str, tuple[str, ...]] = {
     "ThreeFactor": ("name", "vjp_method", "modulator", "fast_solve", *_TRACE, *_LIMIT),
     "DNI": ("synthesizer", *_COMMON, *_TRACE, *_LIMIT),
 }
-
-
-def check_scope(
-    include_recurrent_mixing: bool, sparse_n: int | None, snap_max_jacobian_elements: int, full_jacobian: bool = False
-) -> None:
-    """Refuses what would ask the graph for another recurrence: here the rule says which one it follows.
-
-    Raises:
-        NotSupportedError: Mixing, neighbourhoods or whole Jacobians were asked for.
-    """
-    is_count("snap_max_jacobian_elements", snap_max_jacobian_elements)
-    asked = {
-        "include_recurrent_mixing": (include_recurrent_mixing, "'ostl_recurrent'"),
-        "sparse_n": (sparse_n, "'snap', with its option `n`"),
-        "full_jacobian": (full_jacobian, "'rtrl'"),
-    }
-    for name, (value, rule) in asked.items():
-        if value:
-            raise NotSupportedError(
-                f"`{name}={value!r}`: the graph is the same for every rule here, and the rule says which recurrence it "
-                f"follows. Compile the model with {rule}, and leave `{name}` out."
-            )
 
 
 def by_position(owner_class: type, values: Sequence[Any], given: Sequence[str]) -> dict[str, Any]:

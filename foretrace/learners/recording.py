@@ -3,8 +3,8 @@
 `step_fn` runs the learner and returns a loss; it may touch any states on the way. To drive it in blocks, two things
 must come out of it: the values that the model's step started from, and the derivative of the loss by what the step
 gave. So while it is traced, the learner's call is recorded: the model runs on explicit weights, and explicit *shifts*
-of zero are added to its outputs and to its new states. The derivative of the loss by the shifts is what the rule asks
-for.
+of zero are added to its outputs and to its new states. The derivative of the loss by the shifts is the learning
+signal that the rule takes.
 """
 
 import threading
@@ -23,10 +23,9 @@ from foretrace.engine.evaluate import Step
 from foretrace.engine.finite import finite_flags
 from foretrace.engine.plan import Plan
 from foretrace.engine.sequence import States, run_weighted
-from foretrace.frontends import Role
 from foretrace.learners.alone import lock_of
 from foretrace.learners.data import Stacked
-from foretrace.learners.executor import ETraceGraphExecutor
+from foretrace.learners.executor import ModuleExecutor
 from foretrace.learners.losses import checked_loss, split_loss
 
 StepFunction = Callable[..., Any]
@@ -39,7 +38,7 @@ class Learner(Protocol):
     model: Any
 
     @property
-    def executor(self) -> ETraceGraphExecutor: ...
+    def executor(self) -> ModuleExecutor: ...
 
     def stacked(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Stacked:
         """The inputs of a call."""
@@ -53,7 +52,7 @@ class Called(NamedTuple):
         result: What else it returned: with a loss, its auxiliary value; else everything.
         steps: What each step of the model started from, stacked.
         external: What the rule takes at each of these steps.
-        flags: What of each step is finite, or None where that is not asked.
+        flags: What of each step is finite, or None where that is not wanted.
     """
 
     loss: Any
@@ -101,8 +100,8 @@ class _Recorder:
         stacked = learner.stacked(args, kwargs)
         if stacked.length != self.length:
             raise OtherForm(stacked.length)
-        hidden, other = executor.read(Role.HIDDEN, Role.OTHER)
-        states, self.steps, outputs = run_weighted(executor.plan, self.weights, States(hidden, other), stacked.inputs)
+        before = States(*executor.read_state())
+        states, self.steps, outputs = run_weighted(executor.plan, self.weights, before, stacked.inputs)
         self.outputs, self.external = outputs, stacked.external
         hidden = states.hidden
         if self.shifts is not None:

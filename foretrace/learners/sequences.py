@@ -9,6 +9,11 @@ from foretrace._checks import require_numeric
 from foretrace.frontends.trees import TreeSpec, tree_spec
 
 
+def length_of(tree: Any) -> int:
+    """The number of steps of a tree of sequences: the length of the first axis of its arrays."""
+    return int(jnp.shape(jax.tree.leaves(tree)[0])[0])
+
+
 def check_mask(mask: Any, length: int) -> None:
     """Refuses a mask that is not one number for each of some steps."""
     if mask is None:

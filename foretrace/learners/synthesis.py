@@ -8,12 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan
-from foretrace.engine.sequence import States, run_steps
-from foretrace.learners.drive import Ran
-from foretrace.learners.learner import at_start
-from foretrace.learners.losses import check_loss_call, checked_loss
+from foretrace.learners.learner import Losses, at_start
+from foretrace.learners.losses import check_loss_call
 from foretrace.rules.dni import DNI, SyntheticGradient
 from foretrace.rules.dni import train_synthetic_gradient as train_synthesizer
 
@@ -82,8 +79,9 @@ def train_synthetic_gradient(
             init_states(learner, batch_size)
         options["synthesizer_params"] = learner.carry.trace.synthesizer
     pure, params, start = at_start(learner, params, state, "`train_synthetic_gradient`")
-    flat, states, items = pure.flatten(params, start, inputs)
-    forward = _with_losses(pure.plan, pure.model.unflatten_output, loss)
+    flat, states, xs = pure.flatten(params, start, inputs)
+    items = {"inputs": xs, "ys": None, "mask": None, "external": None}
+    forward = Losses(pure, loss, targets=False, has_aux=False).forward
     trained, found = train_synthesizer(pure.plan, rule.synthesizer, flat, states, items, forward, **options)
     errors, made = [float(error) for error in found], _trained(rule, trained)
     if not holds_values:
@@ -101,16 +99,6 @@ def _dni_of(learner: Any) -> DNI:
     if learner.rule.synthesizer is None:
         raise TypeError("The learner has no synthesiser. Pass `synthesizer=foretrace.SyntheticGradient()` to the rule.")
     return learner.rule
-
-
-def _with_losses(plan: Plan, unflatten_output: Callable[..., Any], loss: Callable[[Any], Any]) -> Callable[..., Ran]:
-    def forward(params: Any, states: States, inputs: Any) -> Ran:
-        states, steps, outputs = run_steps(plan, params, states, inputs)
-        one = lambda outputs: checked_loss(loss(unflatten_output(outputs)))
-        by_outputs = jax.vmap(jax.grad(one, allow_int=True))(outputs)
-        return Ran(states, steps, Cotangents(by_outputs, [jnp.zeros_like(h) for h in steps.hidden]), None)
-
-    return forward
 
 
 def _sum_of_squares(out: Any) -> jax.Array:

@@ -1,7 +1,7 @@
-"""What training asks of any learner: the pure learner, what a trial begins with, and who gets the trained values.
+"""What training needs of any learner: the pure learner, what a trial begins with, and who gets the trained values.
 
 Most of a state begins anew with every trial. Some of a module's states outlive it: running statistics, random numbers.
-These are *lasting*, and known by their keys in the state.
+These are *persistent*, and known by their keys in the state.
 """
 
 from collections.abc import Callable
@@ -20,15 +20,15 @@ class Trainable:
         learner: The pure learner.
         params: The parameters to begin with.
         state: The state that a trial begins with.
-        lasting: The keys of what outlives a trial, of a state that is a dictionary.
-        own: The keys of what belongs in a file of weights, of parameters and lasting states; None for all parameters.
+        persistent: The keys of what outlives a trial, of a state that is a dictionary.
+        own: The keys of what belongs in a file of weights, parameters and persistent states; None for all parameters.
         put: Takes parameters and a carry to whoever holds them; None for nobody.
     """
 
     learner: "Learner"
     params: Any
     state: Any
-    lasting: tuple[Any, ...] = ()
+    persistent: tuple[Any, ...] = ()
     own: frozenset[Any] | None = None
     put: Callable[[Any, "Carry"], None] | None = None
 
@@ -38,21 +38,21 @@ class Trainable:
         rule, window = self.learner.rule, self.learner.window
         return f"{rule.name} {rule!r}{'' if window is None else f' in windows of {window}'}"
 
-    def begin(self, lasting: Any) -> "Carry":
-        """The carry before the first step of a trial: the first state with what has lasted, and empty traces."""
-        return self.learner.init({**self.state, **lasting} if self.lasting else self.state)
+    def begin(self, persistent: Any) -> "Carry":
+        """The carry before the first step of a trial: the first state with what persists, and empty traces."""
+        return self.learner.init({**self.state, **persistent} if self.persistent else self.state)
 
-    def lasting_of(self, state: Any) -> Any:
+    def persistent_of(self, state: Any) -> Any:
         """What of a state outlives a trial; None for nothing."""
-        return {key: state[key] for key in self.lasting} if self.lasting else None
+        return {key: state[key] for key in self.persistent} if self.persistent else None
 
-    def weights(self, params: Any, lasting: Any) -> Any:
+    def weights(self, params: Any, persistent: Any) -> Any:
         """What a file of weights holds: the parameters, and what else of a module outlives a trial."""
         if self.own is None:
             return params
-        return {key: value for key, value in {**params, **(lasting or {})}.items() if key in self.own}
+        return {key: value for key, value in {**params, **(persistent or {})}.items() if key in self.own}
 
-    def finish(self, params: Any, lasting: Any, passing: "Carry | None") -> None:
+    def finish(self, params: Any, persistent: Any, carry: "Carry | None") -> None:
         """Hands the trained values to whoever holds them."""
         if self.put is not None:
-            self.put(params, self.begin(lasting) if passing is None else passing)
+            self.put(params, self.begin(persistent) if carry is None else carry)

@@ -115,6 +115,8 @@ class ETraceVmap(ETraceVjpAlgorithm, brainstate.nn.Vmap):
         (5, 4)
     """
 
+    maps_samples = True
+
     def __init__(
         self,
         module: ETraceAlgorithm,
@@ -125,7 +127,7 @@ class ETraceVmap(ETraceVjpAlgorithm, brainstate.nn.Vmap):
         axis_name: Any = None,
         axis_size: int | None = None,
     ) -> None:
-        if not isinstance(module, ETraceAlgorithm) or isinstance(module, ETraceVmap):
+        if getattr(type(module), "maps_samples", True):
             raise TypeError(
                 f"`ETraceVmap` takes a learner of a model for one sample; got {type(module).__name__}. "
                 "Map a model without a learner by `brainstate.nn.Vmap`."
@@ -195,8 +197,8 @@ def _added_axes(module: ETraceAlgorithm) -> dict[Path, int]:
             "Which states have a batch axis? Pass `vmap_states`, or compile the learner's graph under "
             "`brainstate.transform.vmap_new_states` before it is mapped."
         )
-    pairs = zip(module.executor.info.slots, module.executor.bound_states(), strict=True)
-    return {slot.path: 0 for slot, state in pairs if _ndims(state.value) > [len(a.shape) for a in slot.tree.avals]}
+    found = module.executor.states_with_forms()
+    return {path: 0 for path, (form, s) in found.items() if _ndims(s.value) > [len(a.shape) for a in form.avals]}
 
 
 def _ndims(value: Any) -> list[int]:
@@ -209,6 +211,6 @@ def _batch_of(module: ETraceAlgorithm, states: Mapping[Path, int], in_axes: Any)
         return None
     path, axis = next(iter(states.items()))
     size = jax.tree.leaves(module.path_to_states[path].value)[0].shape[axis]
-    form = module.executor.info.input_tree
+    form = module.executor.traced.flat.inputs
     one = form.unflatten([jnp.zeros(aval.shape, aval.dtype) for aval in form.avals])
     return jax.vmap(lambda: one, in_axes=(), out_axes=(in_axes, 0), axis_size=size)()

@@ -21,24 +21,12 @@ import jax.numpy as jnp
 
 from foretrace._checks import require_flag
 from foretrace._jax import Primitive, ShapedArray, ad, batching, mlir
+from foretrace._optional import view
 
 TrainableInvarsFn = Callable[[Mapping[str, Any]], dict[str, int]]
 VmapAxes = tuple[tuple[int | None, ...], ...]
 
 etp_primitives: dict[str, "ETPPrimitive"] = {}
-
-# What operators written for braintrace register beside their implementation.
-FOREIGN_RULES = (
-    "dt_to_t",
-    "yw_to_w",
-    "xy_to_dw",
-    "init_drtrl",
-    "init_pp",
-    "fast_path",
-    "pp_x_repr",
-    "snap_anchor",
-    "snap_adjacency",
-)
 
 _is_unmarked: contextvars.ContextVar[bool] = contextvars.ContextVar("is_unmarked", default=False)
 
@@ -115,43 +103,12 @@ class ETPPrimitive(Primitive):
             return self.trainable_invars_fn(params)
         return {"weight": 0 if self.x_invar_index is None else 1}
 
-    def register_etp_rules(self, **rules: Any) -> None:
-        """Takes the trace rules of an operator that was written for braintrace; they are neither needed nor kept.
-
-        Every rule follows from `impl_fn` here.
-
-        Args:
-            **rules: Functions by the names that they have there, such as `dt_to_t` and `xy_to_dw`.
-
-        Raises:
-            TypeError: Not the name of such a rule, or not a function.
-        """
-        for name, rule in rules.items():
-            if name not in FOREIGN_RULES:
-                known = ", ".join(f"`{known}`" for known in FOREIGN_RULES)
-                raise TypeError(f"Operator `{self.name}`: there is no trace rule `{name}`. There are {known}.")
-            if rule is not None and not callable(rule) and name != "fast_path":
-                raise TypeError(f"Operator `{self.name}`: the trace rule `{name}` is a function; got {rule!r}.")
-
-    def register_dt_to_t(self, fn: Callable[..., Any]) -> None:
-        """As `register_etp_rules(dt_to_t=fn)`."""
-        self.register_etp_rules(dt_to_t=fn)
-
-    def register_yw_to_w(self, fn: Callable[..., Any]) -> None:
-        """As `register_etp_rules(yw_to_w=fn)`."""
-        self.register_etp_rules(yw_to_w=fn)
-
-    def register_xy_to_dw(self, fn: Callable[..., Any]) -> None:
-        """As `register_etp_rules(xy_to_dw=fn)`."""
-        self.register_etp_rules(xy_to_dw=fn)
-
-    def register_init_drtrl(self, fn: Callable[..., Any]) -> None:
-        """As `register_etp_rules(init_drtrl=fn)`."""
-        self.register_etp_rules(init_drtrl=fn)
-
-    def register_init_pp(self, fn: Callable[..., Any]) -> None:
-        """As `register_etp_rules(init_pp=fn)`."""
-        self.register_etp_rules(init_pp=fn)
+    register_etp_rules = view("primitives:register_etp_rules", "Takes the trace rules of braintrace.", method=True)
+    register_dt_to_t = view("primitives:register_dt_to_t", "Takes one of them.", method=True)
+    register_yw_to_w = view("primitives:register_yw_to_w", "Takes one of them.", method=True)
+    register_xy_to_dw = view("primitives:register_xy_to_dw", "Takes one of them.", method=True)
+    register_init_drtrl = view("primitives:register_init_drtrl", "Takes one of them.", method=True)
+    register_init_pp = view("primitives:register_init_pp", "Takes one of them.", method=True)
 
     def bind(self, *args: Any, **params: Any) -> Any:
         """Applies the operator, marked; plainly inside of `unmarked`."""

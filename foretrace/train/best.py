@@ -18,7 +18,7 @@ class Best:
         iteration: The iteration after which it was validated.
         metrics: What that validation measured.
         params: The parameters, in the form of `Result.params`.
-        lasting: What else of a module outlives a trial, such as running statistics; None for a function.
+        persistent: What else of a module outlives a trial, such as running statistics; None for a function.
 
     Examples:
         See `docs/training.md`.
@@ -27,7 +27,7 @@ class Best:
     iteration: int
     metrics: dict[str, Any]
     params: Any
-    lasting: Any = None
+    persistent: Any = None
 
     def restore(self, module: Any) -> Any:
         """Puts the values into a module: the one that was trained, or another one of its form.
@@ -50,7 +50,7 @@ class Best:
         given = {path: self.params.get(path) for path in weights} if isinstance(self.params, dict) else {}
         if _form(given) != _form({path: state.value for path, state in weights.items()}):
             raise CheckpointError(f"The parameters are not those of {type(model).__name__}: names or shapes differ.")
-        for path, value in {**(self.lasting or {}), **given}.items():
+        for path, value in {**(self.persistent or {}), **given}.items():
             if path in states:
                 states[path].value = value
         return module

@@ -25,8 +25,8 @@ class TrainState(NamedTuple):
         opt_state: The optimizer's state.
         key: The random key that trials are drawn from.
         iteration: Iterations done.
-        lasting: What of the network outlives a trial.
-        passing: In a stream, states and traces at the end of the last piece; None where every trial begins anew.
+        persistent: What of the network outlives a trial.
+        carry: In a stream, states and traces at the end of the last piece; None where every trial begins anew.
         rates: The estimated rate of every neuron, in spikes per millisecond; None where rates cost nothing.
     """
 
@@ -34,8 +34,8 @@ class TrainState(NamedTuple):
     opt_state: Any
     key: Any
     iteration: Any
-    lasting: Any
-    passing: Any
+    persistent: Any
+    carry: Any
     rates: Any
 
 
@@ -70,9 +70,9 @@ class Training:
     def start(self, seed: int) -> TrainState:
         """The state before the first iteration."""
         params = jax.tree.map(fixed, self.trainable.params)
-        lasting = jax.tree.map(fixed, self.trainable.lasting_of(self.trainable.state))
+        persistent = jax.tree.map(fixed, self.trainable.persistent_of(self.trainable.state))
         key = jax.random.key(seed)
-        seen = jax.eval_shape(self._first_output, params, lasting, key)
+        seen = jax.eval_shape(self._first_output, params, persistent, key)
         estimate = None
         if self.rates is not None:
             target = self.rates.target
@@ -82,25 +82,25 @@ class Training:
             opt_state=jax.tree.map(fixed, self.optimizer.init(params)),
             key=key,
             iteration=jnp.zeros((), jnp.int32),
-            lasting=lasting,
-            passing=jax.tree.map(fixed, self.trainable.begin(lasting)) if self.stream else None,
+            persistent=persistent,
+            carry=jax.tree.map(fixed, self.trainable.begin(persistent)) if self.stream else None,
             rates=estimate,
         )
 
     def sizes(self, state: TrainState) -> tuple[Any, Any]:
         """The forms of the readout and of the spikes of one step."""
-        return jax.eval_shape(self._first_output, state.params, state.lasting, state.key)
+        return jax.eval_shape(self._first_output, state.params, state.persistent, state.key)
 
-    def _first_output(self, params: Any, lasting: Any, key: Any) -> tuple[Any, Any]:
+    def _first_output(self, params: Any, persistent: Any, key: Any) -> tuple[Any, Any]:
         inputs = self.task.sample(key, self.batch_size).inputs
-        outputs = self.run(params, lasting, inputs[:1])
+        outputs = self.run(params, persistent, inputs[:1])
         first = jax.tree.map(lambda a: a[0], outputs)
         spikes = self.loss.spikes(first)
         return self.loss.readout(first), spikes if spikes is None else jax.tree.map(lambda s: s * 1.0, spikes)
 
-    def run(self, params: Any, lasting: Any, inputs: Any) -> Any:
+    def run(self, params: Any, persistent: Any, inputs: Any) -> Any:
         """The outputs of all steps of a batch of trials, without learning."""
-        return self.trainable.learner.run(params, self.trainable.begin(lasting), inputs)[1]
+        return self.trainable.learner.run(params, self.trainable.begin(persistent), inputs)[1]
 
     def iterate(self, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
         """One iteration, and its metrics."""
@@ -110,7 +110,7 @@ class Training:
         pull = None if self.rates is None else pull_of(self.rates, state.rates, steps, self.dt)
         external = None if self.external is None else self.external(trial)
         items = {"xs": trial.inputs, "ys": Beside(trial.targets, trial.mask, pull), "external": external}
-        carry = state.passing if self.stream else self.trainable.begin(state.lasting)
+        carry = state.carry if self.stream else self.trainable.begin(state.persistent)
         before = (state.params, state.opt_state, carry)
         every = min(self.update_every or steps, steps)
         (params, opt_state, carry), (losses, seen, norms) = scan_blocks(self._period, before, items, every)
@@ -120,8 +120,8 @@ class Training:
             opt_state=opt_state,
             key=key,
             iteration=state.iteration + 1,
-            lasting=self.trainable.lasting_of(carry.state),
-            passing=carry if self.stream else None,
+            persistent=self.trainable.persistent_of(carry.state),
+            carry=carry if self.stream else None,
             rates=self._estimate(state.rates, found),
         )
         pulled = 0.0 if pull is None else _pulled(pull, seen.spikes)
@@ -149,9 +149,9 @@ class Training:
         measured = {name: value for name, value in self.task.measure(output, trial).items() if name != "loss"}
         return measured if rates is None else measured | {"rate": mean_rate(rates)}
 
-    def evaluate(self, params: Any, lasting: Any, trial: Any) -> dict[str, jax.Array]:
+    def evaluate(self, params: Any, persistent: Any, trial: Any) -> dict[str, jax.Array]:
         """The metrics of a batch of trials, without learning."""
-        outputs = self.run(params, lasting, trial.inputs)
+        outputs = self.run(params, persistent, trial.inputs)
         losses, seen = jax.vmap(self.loss)(outputs, Beside(trial.targets, trial.mask, None))
         found = None if seen.spikes is None else rates_of(seen.spikes, self.dt)
         return {"loss": jnp.sum(losses), **self._measured(seen.output, trial, found)}

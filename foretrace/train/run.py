@@ -107,7 +107,7 @@ class Run:
                 raise
             if reason in ("interrupted", "not finite"):
                 self._end()
-        self.training.trainable.finish(self.state.params, self.state.lasting, self.state.passing)
+        self.training.trainable.finish(self.state.params, self.state.persistent, self.state.carry)
         path, done = None if self.folder is None else self.folder.path, int(self.state.iteration)
         arrived = self.signals.arrived
         by_signal = "" if arrived in (None, SIGINT) else f" by {arrived.name}; it is saved in `{path}`"
@@ -156,7 +156,7 @@ class Run:
     def _validated(self, state: TrainState) -> Record:
         batches, counts = [], []
         for trial in self.training.task.test_trials(self.training.batch_size):
-            batches.append(_plain(self.evaluate(state.params, state.lasting, trial)))
+            batches.append(_plain(self.evaluate(state.params, state.persistent, trial)))
             counts.append(float(getattr(trial, "n_trials", self.training.batch_size)))
         if not batches:
             raise ValueError(f"The task `{self.training.task.name}` gave no test trials.")
@@ -172,7 +172,7 @@ class Run:
             self.metrics.append(record)
         validated = validation_of(record)
         if validated is not None and self.stopping.see(validated):
-            self.best = Best(record["iteration"], validated, state.params, state.lasting)
+            self.best = Best(record["iteration"], validated, state.params, state.persistent)
         self.state = state
 
     @contextmanager
@@ -208,7 +208,7 @@ class Run:
             )
         if other_versions(note.settings, self.settings):
             self._compare_first(folder, note)
-        like = _saved(self.state, None if note.best is None else Best(0, {}, self.state.params, self.state.lasting))
+        like = _saved(self.state, None if note.best is None else Best(0, {}, self.state.params, self.state.persistent))
         values = jax.tree.map(fixed, found.fill(like))
         if int(values["iteration"]) != note.lines:
             said = f"{int(values['iteration'])} iterations, and its note {note.lines}"
@@ -256,7 +256,7 @@ class Run:
         self.metrics.sync()
         best = None if self.best is None else {"iteration": self.best.iteration, "metrics": self.best.metrics}
         if self.best is not None and best is not None and self.best is not self._best_saved:
-            self.folder.save_best(self.training.trainable.weights(self.best.params, self.best.lasting), best)
+            self.folder.save_best(self.training.trainable.weights(self.best.params, self.best.persistent), best)
             self._best_saved = self.best
         done = int(self.state.iteration)
         note = Note(self.settings, done, best, self.stopping.waited, self.first)
@@ -265,7 +265,7 @@ class Run:
 
 def _saved(state: TrainState, best: Best | None) -> dict[str, Any]:
     """What a checkpoint holds."""
-    kept = {} if best is None else {"best": {"params": best.params, "lasting": best.lasting}}
+    kept = {} if best is None else {"best": {"params": best.params, "persistent": best.persistent}}
     return {**state._asdict(), **kept}
 
 

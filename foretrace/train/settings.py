@@ -48,7 +48,7 @@ def describe(training: Training, state: TrainState, iterate: Any, further: dict[
     trial = jax.eval_shape(lambda key: task.sample(key, batch), state.key)
     step = lambda tree: jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), tree)
 
-    out = step(jax.eval_shape(training.run, state.params, state.lasting, trial.inputs))
+    out = step(jax.eval_shape(training.run, state.params, state.persistent, trial.inputs))
     output = jax.eval_shape(loss.readout, out)
     return {
         "jax": jax.__version__,
@@ -56,14 +56,14 @@ def describe(training: Training, state: TrainState, iterate: Any, further: dict[
         "precision": str(jnp.result_type(float)),
         "task": f"{task.name} {digest(task.sample, state.key, batch)}"
         + digest(task.loss, output, step(trial.targets), step(trial.mask)),
-        "network": digest(training.run, state.params, state.lasting, trial.inputs),
+        "network": digest(training.run, state.params, state.persistent, trial.inputs),
         "rule": _ADDRESS.sub("", training.trainable.rule),
         "optimizer": digest(training.optimizer.update, state.params, state.opt_state, state.params),
         "readout": digest(loss.readout, out),
         "spikes": digest(loss.spikes, out),
         "external": None if training.external is None else digest(training.external, trial),
         PROGRAM: program_digest(iterate.trace(state).jaxpr)[:12],
-        START: digest_of_values((state.params, state.lasting, state.passing)),
+        START: digest_of_values((state.params, state.persistent, state.carry)),
         "batch_size": batch,
         "update_every": training.update_every,
         "stream": training.stream,

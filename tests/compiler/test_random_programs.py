@@ -8,7 +8,7 @@ import pytest
 
 from dense_structure import dense_jacobian_structure, run
 from foretrace.compiler.patterns import analyse
-from foretrace.frontends.function import trace_function
+from foretrace.frontends import trace_model
 from random_programs import Program, generate
 
 CHUNK = 10
@@ -19,7 +19,7 @@ SLOW = 3200
 
 def found_structure(program: Program) -> list[list[np.ndarray]]:
     """The patterns of each new state and output by each parameter and state."""
-    model = trace_function(program.step, program.x, params=program.params, state=program.state)
+    model = trace_model(program.step, program.x, params=program.params, state=program.state)
     step = model.program
     sources = [*step.param_invars, *step.hidden_invars]
     patterns = analyse(step.jaxpr, sources, cut=False, consts=step.consts)

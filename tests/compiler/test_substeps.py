@@ -7,7 +7,7 @@ import pytest
 
 import foretrace as ft
 from foretrace.compiler.substeps import split_loops
-from foretrace.frontends.function import trace_function
+from foretrace.frontends import trace_model
 
 BATCH, INPUT, HIDDEN, LENGTH = 2, 3, 4, 20
 
@@ -105,7 +105,7 @@ def flat_function(program):
 
 @pytest.mark.parametrize("step", [*STEPS, looked_up], ids=lambda step: step.__name__)
 def test_split_program_has_the_same_values_and_derivatives(step):
-    model = trace_function(step, X, params=PARAMS, state=STATE)
+    model = trace_model(step, X, params=PARAMS, state=STATE)
     split = split_loops(model.program)
     hidden, _ = model.flatten_state(STATE)
     flat = [*model.flatten_params(PARAMS), *hidden, *model.flatten_inputs(X)]

@@ -1,7 +1,9 @@
-"""The table of frontends: who is asked in which order, what is imported, and how others extend it."""
+"""The table of frontends: who is tried in which order, what is imported, and how others extend it."""
 
 import subprocess
 import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import brainstate
 import jax.numpy as jnp
@@ -90,3 +92,17 @@ def test_libraries_are_not_imported_before_a_model_of_them_exists():
     code += "'foretrace.frontends.linen', 'foretrace.frontends.equinox')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_frontend_may_name_what_holds_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[Any, ...]] = []
+    holder = ModuleType("holder_of_tests")
+    vars(holder)["make_learner"] = lambda *values: given.append(values) or "a holder"
+    monkeypatch.setitem(sys.modules, holder.__name__, holder)
+    own = SimpleNamespace(name="own", options=(), holder=holder.__name__, accepts=lambda model: model == "own")
+    monkeypatch.setattr(base, "_registered", [own])
+    x = jnp.ones(2)
+    assert ft.compile("own", "D_RTRL", x, batch_size=3, seed=1, block=5) == "a holder"
+    assert given == [("own", ft.D_RTRL, (x,), 3, 1, False, {"block": 5})]
+    with pytest.raises(TypeError, match="holds its own parameters"):
+        ft.compile("own", "D_RTRL", x, params=x)

@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from foretrace.frontends import Role, extract_module_info
+from foretrace import extract_module_info
+from foretrace.errors import StateMismatchError
+from foretrace.frontends import TracedModel, frontend_of, trace_model
 from foretrace.program.diagnostics import DiagnosticKind
 
 INIT = braintools.init
@@ -154,7 +156,7 @@ def test_program_computes_what_the_model_computes(name):
             wanted = run_model(x)
             hidden, other, outputs = run_program(params, hidden, other, info.flatten_inputs(x))
             assert_same(info.unflatten_output(outputs), wanted)
-    values = info.unflatten(Role.HIDDEN, hidden) | info.unflatten(Role.OTHER, other)
+    values = info.unflatten_state(hidden, other)
     for state in info.compiled_model_states:
         if not isinstance(state, brainstate.ParamState):
             assert_same(values[info.state_id_to_path[id(state)]], state.value)
@@ -284,3 +286,35 @@ print(out.shape)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "(3,)", done.stderr
+
+
+def test_a_module_comes_in_by_the_table_like_any_other_model():
+    model, xs = make("toy")
+    traced = trace_model(model, jnp.asarray(xs[0]), named={"scale": 2.0})
+    assert frontend_of(model).name == "brainstate"
+    assert isinstance(traced, TracedModel)
+    assert set(traced.split.params) == {("weights",), ("gain",), ("unused",)}
+    assert [leaf.name for leaf in traced.program.inputs] == ["input[0]", "input.scale"]
+
+
+def test_a_module_taken_apart_shows_the_values_of_now():
+    model, xs = make("toy")
+    traced = trace_model(model, jnp.asarray(xs[0]))
+    model.gain.value, model.v.value = jnp.full((4, 2), 3.0), jnp.ones(4) * u.mV
+    assert_same(traced.split.params[("gain",)], jnp.full((4, 2), 3.0))
+    assert_same(traced.split.state[("v",)], jnp.ones(4) * u.mV)
+    old = model.v
+    brainstate.nn.init_all_states(model)  # makes states anew
+    assert model.v is not old
+    assert_same(traced.split.state[("v",)], jnp.zeros(4) * u.mV)
+
+
+def test_an_unused_parameter_gets_zeros_and_a_missing_one_is_named(toy):
+    traced = toy[0].traced
+    params = traced.split.params
+    back = traced.unflatten_params(traced.flatten_params(params))
+    assert_same(back[("gain",)], params[("gain",)])
+    assert_same(back[("unused",)], jnp.zeros(2))
+    del params[("gain",)]
+    with pytest.raises(StateMismatchError, match="no value for `gain`"):
+        traced.flatten_params(params)

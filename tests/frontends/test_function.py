@@ -16,7 +16,7 @@ from foretrace.errors import (
     NotSupportedError,
     StateMismatchError,
 )
-from foretrace.frontends import trace_function
+from foretrace.frontends import trace_model
 
 
 @jax.tree_util.register_dataclass
@@ -52,7 +52,7 @@ def assert_same(found, wanted):
 
 def test_program_computes_what_the_step_computes():
     params, state, x, gain = rich_values()
-    model = trace_function(rich_step, x, gain, params=params, state=state)
+    model = trace_model(rich_step, x, gain, params=params, state=state)
     hidden, other = model.flatten_state(state)
     for _ in range(3):
         state, out = rich_step(params, state, x, gain)
@@ -65,7 +65,7 @@ def test_program_computes_what_the_step_computes():
 
 def test_roles_and_paths():
     params, state, x, gain = rich_values()
-    program = trace_function(rich_step, x, gain, params=params, state=state).program
+    program = trace_model(rich_step, x, gain, params=params, state=state).program
     assert [leaf.path for leaf in program.params] == [("decay",), ("w", 0)]
     assert [leaf.path for leaf in program.hidden] == [("membrane", "v")]
     assert [leaf.path for leaf in program.other] == [("counter",), ("key",)]
@@ -74,26 +74,26 @@ def test_roles_and_paths():
 
 
 def test_bare_arrays_are_named_by_their_role():
-    program = trace_function(lambda w, h, x: (w * h + x, h), 1.0, params=0.5, state=jnp.float64(0)).program
+    program = trace_model(lambda w, h, x: (w * h + x, h), 1.0, params=0.5, state=jnp.float64(0)).program
     assert (program.params[0].path, program.hidden[0].path) == (("params",), ("state",))
 
 
 def test_params_go_there_and_back():
     params, state, x, gain = rich_values()
-    model = trace_function(rich_step, x, gain, params=params, state=state)
+    model = trace_model(rich_step, x, gain, params=params, state=state)
     assert_same(model.unflatten_params(model.flatten_params(params)), params)
     assert not any(isinstance(leaf, u.Quantity) for leaf in model.flatten_params(params))
 
 
 def test_abstract_example_input_is_enough():
     shape = jax.ShapeDtypeStruct((3,), jnp.float64)
-    model = trace_function(lambda w, h, x: (w * h + x, h), shape, params=jnp.ones(3), state=jnp.zeros(3))
+    model = trace_model(lambda w, h, x: (w * h + x, h), shape, params=jnp.ones(3), state=jnp.zeros(3))
     assert model.program.inputs[0].aval.shape == (3,)
 
 
 def test_program_runs_under_jit():
     params, state, x, gain = rich_values()
-    model = trace_function(rich_step, x, gain, params=params, state=state)
+    model = trace_model(rich_step, x, gain, params=params, state=state)
 
     @jax.jit
     def run(params, state, x, gain):
@@ -105,7 +105,7 @@ def test_program_runs_under_jit():
 
 def trace_with(step, *inputs, params=None, state=None):
     params = {"w": jnp.ones((3, 4))} if params is None else params
-    return trace_function(step, *inputs, params=params, state=jnp.zeros(4) if state is None else state)
+    return trace_model(step, *inputs, params=params, state=jnp.zeros(4) if state is None else state)
 
 
 def linear_step(params, state, x):
@@ -211,7 +211,7 @@ def test_python_numbers_convert_where_nothing_is_lost():
     def step(params, state, x, index):
         return params * state + x[index], state
 
-    model = trace_function(step, jnp.ones(3, jnp.float32), 1, params=jnp.float32(1), state=jnp.float32(0))
+    model = trace_model(step, jnp.ones(3, jnp.float32), 1, params=jnp.float32(1), state=jnp.float32(0))
     assert [leaf.dtype for leaf in model.flatten_inputs(np.ones(3, np.float32), 2)] == [jnp.float32, jnp.int64]
     assert model.flatten_params(2)[0].dtype == jnp.float32
     with pytest.raises(ExampleInputError):

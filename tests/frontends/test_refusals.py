@@ -5,6 +5,7 @@ import brainunit as u
 import jax.numpy as jnp
 import pytest
 
+from foretrace import extract_module_info
 from foretrace.errors import (
     EmptyModelError,
     ExampleInputError,
@@ -13,7 +14,7 @@ from foretrace.errors import (
     StateMismatchError,
     StateNotInitializedError,
 )
-from foretrace.frontends import FunctionModel, ModuleInfo, extract_module_info, trace_model
+from foretrace.frontends import TracedModel, trace_model
 
 
 class Base(brainstate.nn.Module):
@@ -169,8 +170,8 @@ def test_the_door_tells_models_apart():
     brainstate.nn.init_all_states(model)
     module = trace_model(model, jnp.ones(3))
     function = trace_model(step, jnp.ones(3), params=jnp.ones(3), state=jnp.zeros(3))
-    assert isinstance(module, ModuleInfo)
-    assert isinstance(function, FunctionModel)
+    assert isinstance(module, TracedModel)
+    assert isinstance(function, TracedModel)
     assert module.program.params
     assert function.program.params
 

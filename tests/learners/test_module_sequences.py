@@ -12,7 +12,6 @@ from brainstate import ParamState
 
 from foretrace._jax import is_float
 from foretrace.errors import ExampleInputError
-from foretrace.frontends import Role
 from foretrace.learners.data import MultiStepData
 from foretrace.learners.module import ParamDimVjpAlgorithm
 from foretrace.rules.d_rtrl import D_RTRL
@@ -61,7 +60,7 @@ def test_gradient_and_states_of_zoo_models(name: str) -> None:
     xs = inputs(model, 5)
     step_fn = lambda x: weighed(jax.tree.leaves(learner(x)))
     found, losses = learner.etrace_grad(xs, step_fn=step_fn, reduction="sum", return_value=True)
-    assert_close(found, learner.executor.info.unflatten(Role.PARAM, wanted))
+    assert_close(found, learner.executor.traced.unflatten_params(wanted))
 
     plain = initialised(model)
     brainstate.random.seed(5)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from foretrace.frontends.function import trace_function
+from foretrace.frontends import trace_model
 from foretrace.program import Leaf, build_program, to_code
 from program.steps import leaves, make_program, simple
 
@@ -101,6 +101,6 @@ def test_an_effect_without_a_result_is_a_line_of_its_own():
         return {"h": params["w"] * state["h"] + x}, x
 
     ones = jnp.ones(3)
-    program = trace_function(step, ones, params={"w": ones}, state={"h": ones}).program
+    program = trace_model(step, ones, params={"w": ones}, state={"h": ones}).program
     assert any(not eqn.outvars for eqn in program.jaxpr.eqns)
     ast.parse(to_code(program))

@@ -134,9 +134,9 @@ def test_iteration_is_traced_once() -> None:
 
 def test_stream_carries_states_and_traces() -> None:
     anew, stream = fit(iterations=2), fit(iterations=2, stream=True)
-    assert anew.state.passing is None
-    assert jnp.any(stream.state.passing.state != 0)
-    assert jnp.any(jax.tree.leaves(stream.state.passing.trace)[0] != 0)
+    assert anew.state.carry is None
+    assert jnp.any(stream.state.carry.state != 0)
+    assert jnp.any(jax.tree.leaves(stream.state.carry.trace)[0] != 0)
     assert anew.metrics[0]["loss"] == stream.metrics[0]["loss"]
     assert anew.metrics[1]["loss"] != stream.metrics[1]["loss"]
 

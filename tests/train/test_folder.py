@@ -55,8 +55,8 @@ def test_checkpoint_holds_every_part(finished: Any) -> None:
     found = read(folder / "checkpoint-00000006.safetensors")
     assert equal(train.TrainState(**found.fill(result.state._asdict())), result.state)
     parts = {name.split("/")[0] for name in found.arrays}
-    assert parts == {"params", "opt_state", "key", "iteration", "passing"}
-    assert any(name.startswith("passing/trace") for name in found.arrays)
+    assert parts == {"params", "opt_state", "key", "iteration", "carry"}
+    assert any(name.startswith("carry/trace") for name in found.arrays)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "changed"])

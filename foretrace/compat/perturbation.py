@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._jax import ClosedJaxpr, JaxprEqn, Var, close_jaxpr, eval_jaxpr, new_eqn, new_jaxpr, new_var, primitives
-from foretrace.compiler.groups import HiddenGroup
+from foretrace.compiler import ETraceGraph, HiddenGroup
 from foretrace.program.diagnostics import Path
-from foretrace.program.records import StepProgram
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +52,9 @@ class HiddenPerturbation:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def add_perturbation(program: StepProgram, states: Sequence[Any]) -> HiddenPerturbation:
-    """Perturbs the new states of a program."""
+def hidden_perturb(graph: ETraceGraph) -> HiddenPerturbation:
+    """The perturbed step of a graph."""
+    program = graph.program
     jaxpr = program.jaxpr
     perturbations = {out: new_var(out.aval) for out in program.hidden_outvars}
     eqns: list[JaxprEqn] = []
@@ -67,6 +67,28 @@ def add_perturbation(program: StepProgram, states: Sequence[Any]) -> HiddenPertu
     return HiddenPerturbation(
         perturb_vars=tuple(perturbations.values()),
         perturb_hidden_paths=tuple(leaf.path for leaf in program.hidden),
-        perturb_hidden_states=tuple(states),
+        perturb_hidden_states=tuple(graph.model.owner(leaf) for leaf in program.hidden),
         perturb_jaxpr=close_jaxpr(perturbed, list(program.consts)),
     )
+
+
+def call_hidden_perturb(
+    graph: ETraceGraph, args: Any, perturb_data: Sequence[Any], old_state_vals: Sequence[Any] | None = None
+) -> tuple[Any, dict[Path, Any], dict[Path, Any], dict[Var, Any]]:
+    """Runs the model of a graph for one step with perturbed new states.
+
+    Args:
+        graph: The graph; as its method the function is called without.
+        args: The model's inputs, as a tuple.
+        perturb_data: One perturbation for each state, as `hidden_perturb.init_perturb_data()` gives them.
+        old_state_vals: Values of the states before the step; the model's own where None.
+
+    Returns:
+        Output, new hidden values, new values of other states, and temporaries, as `ModuleInfo.jaxpr_call`.
+    """
+    if graph.hidden_perturb is None:
+        raise ValueError("The graph has no perturbation: compile it with include_hidden_perturb=True.")
+    info = graph.module_info
+    params, hidden, other = info.flatten_states(old_state_vals)
+    flat = graph.hidden_perturb.eval_jaxpr([*params, *hidden, *other, *info.flatten_inputs(*args)], perturb_data)
+    return info.unflatten_step(flat)

@@ -1,6 +1,6 @@
-"""Some steps of a model under a rule, as one function whose gradient is the rule's.
+"""The differentiable call of a learner: some steps of a model as one function whose gradient is the rule's.
 
-A learner's call is a pure function of flat arrays: parameters, states, trace and inputs give outputs, new states and a
+A call is a pure function of flat arrays: parameters, states, trace and inputs give outputs, new states and a
 new trace. Its derivative is not that of the equations. Backward, the cotangents of outputs and of the states after the
 call become the rule's gradient of the parameters, by the trace from before the call. The states before it and the
 trace get none: what led to them is what the trace stands for. Inputs get the exact derivative within the call, so that
@@ -20,14 +20,14 @@ from foretrace.engine.evaluate import Step, run_forward
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan
 from foretrace.engine.sequence import States, run_steps
-from foretrace.learners.blocks import default_block, even_block
+from foretrace.learners.blocks import steps_in_block
 from foretrace.learners.drive import Ran, drive
 from foretrace.rules.rule import Rule, require_windows
 
-Passage = Callable[..., tuple[list[Any], list[Any], list[Any], Any]]
+DifferentiableCall = Callable[..., tuple[list[Any], list[Any], list[Any], Any]]
 
 
-def make_passage(plan: Plan, rule: Rule, *, exact: bool, block: int | None = None) -> Passage:
+def make_call(plan: Plan, rule: Rule, *, exact: bool, block: int | None = None) -> DifferentiableCall:
     """The function `(params, hidden, other, trace, inputs, external) -> (outputs, hidden, other, trace)`.
 
     Args:
@@ -44,16 +44,11 @@ def make_passage(plan: Plan, rule: Rule, *, exact: bool, block: int | None = Non
     forward, backward = _exact(plan, rule, block) if exact else _online(plan, rule, block)
 
     @jax.custom_vjp
-    def passage(*values: Any) -> Any:
+    def call(*values: Any) -> Any:
         return forward(*values)[0]
 
-    passage.defvjp(forward, backward)
-    return jax.jit(passage)
-
-
-def steps_in_block(plan: Plan, rule: Rule, block: int | None, length: int) -> int:
-    """How many of some steps are taken as one block."""
-    return block if block is not None else even_block(length, default_block(plan, rule))
+    call.defvjp(forward, backward)
+    return jax.jit(call)
 
 
 def advance_trace(plan: Plan, rule: Rule, params: Any, steps: Step, external: Any, trace: Any, block: int) -> Any:
@@ -76,21 +71,21 @@ def _online(plan: Plan, rule: Rule, block: int | None) -> tuple[Callable[..., An
         params, steps, external, trace = kept
         by_outputs, by_hidden = cotangents[:2]
         length = steps.inputs[0].shape[0]
-        asked = Cotangents(_floating(by_outputs), last_of(by_hidden, length))
+        arriving = Cotangents(_floating(by_outputs), last_of(by_hidden, length))
 
         def ran(_: Any, states: States, part: Any) -> Ran:
             steps, outputs, hidden, external = part
             return Ran(states, steps, Cotangents(outputs, hidden), None, external)
 
-        items = (steps, asked.outputs, asked.hidden, external)
+        items = (steps, arriving.outputs, arriving.hidden, external)
         size = steps_in_block(plan, rule, block, length)
         gradients = drive(plan, rule, params, States([], []), trace, items, ran, size)[0]
-        return gradients, None, None, None, _by_inputs(plan, params, steps, asked), None
+        return gradients, None, None, None, _by_inputs(plan, params, steps, arriving), None
 
     return forward, backward
 
 
-def _by_inputs(plan: Plan, params: Any, steps: Step, asked: Cotangents) -> list[Any]:
+def _by_inputs(plan: Plan, params: Any, steps: Step, arriving: Cotangents) -> list[Any]:
     """The derivatives by the floating inputs, each within its step."""
     weights = plan.weights(params)
 
@@ -103,7 +98,7 @@ def _by_inputs(plan: Plan, params: Any, steps: Step, asked: Cotangents) -> list[
         _, pullback = jax.vjp(run, _floating(step.inputs))
         return pullback((by_outputs, by_hidden))[0]
 
-    return jax.vmap(one)(steps, asked.outputs, asked.hidden)
+    return jax.vmap(one)(steps, arriving.outputs, arriving.hidden)
 
 
 def _exact(plan: Plan, rule: Rule, block: int | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -115,12 +110,14 @@ def _exact(plan: Plan, rule: Rule, block: int | None) -> tuple[Callable[..., Any
         _, pullback, (outputs, states, steps) = jax.vjp(run, params, hidden, _floating(inputs), has_aux=True)
         size = steps_in_block(plan, rule, block, inputs[0].shape[0])
         after = advance_trace(plan, rule, params, steps, external, trace, size)
-        asked = rule.synthetic_gradient(plan, trace, states.hidden)
-        return (outputs, states.hidden, states.other, after), (params, pullback, trace, asked)
+        synthetic = rule.synthetic_gradient(plan, trace, states.hidden)
+        return (outputs, states.hidden, states.other, after), (params, pullback, trace, synthetic)
 
     def backward(kept: Any, cotangents: Any) -> Any:
-        params, pullback, trace, asked = kept
-        by_hidden = cotangents[1] if asked is None else [a + b for a, b in zip(cotangents[1], asked, strict=True)]
+        params, pullback, trace, synthetic = kept
+        by_hidden = cotangents[1]
+        if synthetic is not None:
+            by_hidden = [a + b for a, b in zip(by_hidden, synthetic, strict=True)]
         inside, signal, by_inputs = pullback((_floating(cotangents[0]), by_hidden))
         before = rule.credit(plan, params, trace, signal)
         return [a + b for a, b in zip(inside, before, strict=True)], None, None, None, by_inputs, None

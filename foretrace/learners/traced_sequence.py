@@ -1,8 +1,8 @@
-"""A traced `step_fn` over a sequence: what the engine asks for, block by block and window by window.
+"""A traced `step_fn` over a sequence: what the engine needs of it, block by block and window by window.
 
-`Run` knows which of the states that `step_fn` touches are what: the model's own, parameters whose gradient is wanted
-although the loss reads them directly, and all others, which are carried along. A call of `step_fn` is one step of the
-model or, with `MultiStepData`, several; the steps of all calls are laid in one row for the rule.
+`TracedSequence` knows which of the states that `step_fn` touches are what: the model's own, parameters whose gradient
+is wanted although the loss reads them directly, and all others, which are carried along. A call of `step_fn` is one
+step of the model or, with `MultiStepData`, several; the steps of all calls are laid in one row for the rule.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from foretrace.engine.finite import parameter_flags, require_finite
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.sequence import States, scan_or_run
-from foretrace.errors import StateMismatchError
-from foretrace.frontends import Role
+from foretrace.learners.blocks import steps_in_block
+from foretrace.learners.differentiable import last_of
 from foretrace.learners.drive import Ran, Window, drive, drive_windows
-from foretrace.learners.executor import ETraceGraphExecutor
-from foretrace.learners.passage import last_of, steps_in_block
+from foretrace.learners.executor import ModuleExecutor
 from foretrace.learners.recording import Called, TracedStep, zero_shifts
+from foretrace.learners.sequences import length_of
 from foretrace.rules.rule import Rule
 
 Values = Mapping[int, Any]
@@ -34,7 +34,7 @@ class Begin(NamedTuple):
     trace: Any
 
 
-class Run:
+class TracedSequence:
     """A `step_fn` over a sequence.
 
     Args:
@@ -47,27 +47,27 @@ class Run:
 
     def __init__(
         self,
-        executor: ETraceGraphExecutor,
+        executor: ModuleExecutor,
         rule: Rule,
         traced: TracedStep,
         trained: Sequence[brainstate.ParamState] = (),
         block: int | None = None,
     ) -> None:
         self.executor, self.rule, self.traced, self.block = executor, rule, traced, block
-        self.plan, self.info = executor.plan, executor.info
-        bound = list(zip(self.info.slots, executor.bound_states(), strict=True))
-        self._params = [(slot, state) for slot, state in bound if slot.role is Role.PARAM]
-        self._slots = {id(state): slot for slot, state in bound if slot.role is not Role.PARAM}
+        self.plan, self.model = executor.plan, executor.traced
+        bound, form = executor.split.bound(), executor.split.param_form
+        self._params = {path: state for path, state in bound.items() if path in form.parts}
+        self._paths = {id(state): path for path, state in bound.items() if path not in form.parts}
         wanted = set(map(id, trained))
         self._further: dict[int, tuple[brainstate.ParamState, Any]] = {
             id(state): (state, jax.tree.structure(state.value)) for state in traced.states if id(state) in wanted
         }
-        inside = {*self._slots, *self._further}
+        inside = {*self._paths, *self._further}
         self._extra = [state for state in traced.states if id(state) not in inside]
         self._refuse_written_parameters()
 
     def _refuse_written_parameters(self) -> None:
-        own = {id(state) for _, state in self._params} | set(self._further)
+        own = {*map(id, self._params.values()), *self._further}
         if any(flag and id(state) in own for state, flag in zip(self.traced.states, self.traced.written, strict=True)):
             raise ValueError(
                 "`step_fn` writes a parameter that is being trained. Parameters are constant while a sequence is "
@@ -77,9 +77,8 @@ class Run:
     def params(self, values: Values | None = None) -> list[Any]:
         """The flat parameters: the model's, then those that the loss reads directly."""
         values = {} if values is None else values
-        flat = []
-        for slot, state in self._params:
-            flat += slot.tree.flatten(values.get(id(state), state.value), StateMismatchError)
+        own = {path: values.get(id(state), state.value) for path, state in self._params.items()}
+        flat = self.model.flatten_params(own)
         for key, (state, _) in self._further.items():
             flat += jax.tree.leaves(values.get(key, state.value))
         return flat
@@ -87,15 +86,11 @@ class Run:
     def gradients(self, flat: Sequence[Any]) -> dict[int, Any]:
         """Gradients in the form of the parameters, by the identity of the state."""
         count = len(self.plan.program.params)
-        found = {id(state): slot.tree.unflatten(slot.take(flat[:count])) for slot, state in self._params}
+        by_path = self.model.unflatten_params(flat[:count])
+        found = {id(state): by_path[path] for path, state in self._params.items()}
         for key, part in self._further_values(flat[count:]).items():
             found[key] = jax.tree.map(jnp.add, found[key], part) if key in found else part
         return found
-
-    def flat_gradients(self, flat: Sequence[Any]) -> list[jax.Array]:
-        """Gradients of the program's parameters, one array for each."""
-        found = self.gradients(flat)
-        return [leaf for slot, state in self._params for leaf in slot.tree.flatten(found[id(state)])]
 
     def _further_values(self, leaves: Sequence[Any]) -> dict[int, Any]:
         rest = iter(leaves)
@@ -106,8 +101,7 @@ class Run:
 
     def begin(self) -> States:
         """The present values of all states."""
-        hidden, other = self.executor.read(Role.HIDDEN, Role.OTHER)
-        return States(hidden, other, [state.value for state in self._extra])
+        return States(*self.executor.read_state(), [state.value for state in self._extra])
 
     def finish(self, states: States) -> None:
         """Writes the states as a run left them."""
@@ -164,7 +158,7 @@ class Run:
 
     def _calls_in_block(self, items: Any) -> int:
         steps = self.traced.length or 1
-        return max(1, steps_in_block(self.plan, self.rule, self.block, _length(items) * steps) // steps)
+        return max(1, steps_in_block(self.plan, self.rule, self.block, length_of(items) * steps) // steps)
 
     def _online(self, params: Sequence[Any], states: States, part: Any) -> Ran:
         weights, further = self._split(params)
@@ -216,24 +210,17 @@ class Run:
     def _call(
         self, states: States, weights: Sequence[Any], further: Sequence[Any], shifts: Any, item: Any
     ) -> tuple[Called, States]:
-        model = self.info.unflatten(Role.HIDDEN, states.hidden) | self.info.unflatten(Role.OTHER, states.other)
-        values = {key: model[slot.path] for key, slot in self._slots.items()} | self._further_values(further)
+        model = self.model.unflatten_state(states.hidden, states.other)
+        values = {key: model[path] for key, path in self._paths.items()} | self._further_values(further)
         values |= {id(s): value for s, value in zip(self._extra, states.extra, strict=True)}
         called, after = self.traced([values[id(s)] for s in self.traced.states], weights, shifts, item[0])
         new = {id(s): value for s, value in zip(self.traced.states, after, strict=True)}
-        lists: dict[Role, list[Any]] = {Role.HIDDEN: [], Role.OTHER: []}
-        for key, slot in self._slots.items():
-            lists[slot.role] += slot.tree.flatten(new[key], StateMismatchError)
-        extra = [new[id(state)] for state in self._extra]
-        return called, States(lists[Role.HIDDEN], lists[Role.OTHER], extra)
+        hidden, other = self.model.flatten_state({path: new[key] for key, path in self._paths.items()})
+        return called, States(hidden, other, [new[id(state)] for state in self._extra])
 
 
 def _weighted(called: Called, item: Any) -> jax.Array:
     return jnp.sum(called.loss if item[1] is None else called.loss * item[1])
-
-
-def _length(items: Any) -> int:
-    return int(jax.tree.leaves(items)[0].shape[0])
 
 
 def _row(tree: Any) -> Any:

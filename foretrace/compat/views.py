@@ -1,0 +1,87 @@
+"""Attributes of the graph's records in braintrace's form; `foretrace._optional.view` reads them from here."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from foretrace._jax import ClosedJaxpr, JaxprEqn, Literal, Var, close_jaxpr, eval_jaxpr, new_jaxpr
+from foretrace.compiler import ETraceGraph, HiddenParamOpRelation
+from foretrace.program.records import StepProgram, path_name
+
+
+def module_info(graph: ETraceGraph) -> Any:
+    """A traced brainstate module as a `ModuleInfo`; any other traced model as it is."""
+    if not hasattr(graph.model.split, "stateful"):
+        return graph.model
+    from foretrace.compat.module_info import ModuleInfo
+
+    return ModuleInfo(graph.model)
+
+
+def eqn_params(relation: HiddenParamOpRelation) -> dict[str, Any]:
+    """The operator's own parameters."""
+    return dict(relation.occurrence.eqn.params)
+
+
+def _by_name(read: Callable[[HiddenParamOpRelation, int], Any]) -> Callable[[HiddenParamOpRelation], dict[str, Any]]:
+    """What is read of each parameter that enters, by its name in the operator."""
+    return lambda relation: {name: read(relation, i) for name, i in _trainable(relation).items()}
+
+
+trainable_vars = _by_name(lambda relation, i: relation.program.param_invars[i])
+trainable_paths = _by_name(lambda relation, i: relation.program.params[i].owner)
+trainable_leaf_indices = _by_name(lambda relation, i: _leaf_index(relation.program, i))
+trainable_param_states = _by_name(lambda relation, i: relation.owners[i])
+
+
+def trainable_processing_chains(relation: HiddenParamOpRelation) -> dict[str, ClosedJaxpr]:
+    """For each value that the operator uses, the jaxpr that makes it of parameters."""
+    return {weight.name: _weight_chain(relation.program, weight.var) for weight in relation.occurrence.weights}
+
+
+def y_to_hidden_groups(
+    relation: HiddenParamOpRelation, y_val: Any, const_vals: Mapping[Var, Any], concat_hidden_vals: bool = True
+) -> list[Any]:
+    """Next states of each group by `y`.
+
+    Args:
+        relation: The relation; as its method the function is called without.
+        y_val: A value of `y`.
+        const_vals: Values of the constvars of `y_to_hidden_group_jaxprs`.
+        concat_hidden_vals: Whether to join a group's states along a last axis.
+
+    Returns:
+        One entry for each group.
+    """
+    results: list[Any] = []
+    for group, jaxpr in zip(relation.hidden_groups, relation.y_to_hidden_group_jaxprs, strict=True):
+        hidden = eval_jaxpr(jaxpr, [const_vals[var] for var in jaxpr.constvars], y_val)
+        results.append(group.concat_hidden(hidden) if concat_hidden_vals else hidden)
+    return results
+
+
+def _weight_chain(program: StepProgram, var: Var) -> ClosedJaxpr:
+    """The jaxpr `w = g(theta)`: the parameters a value is made of (in the program's order) to that value."""
+    needed: set[Any] = {var}
+    kept: list[JaxprEqn] = []
+    for eqn in reversed(program.jaxpr.eqns):
+        if needed & set(eqn.outvars):
+            kept.append(eqn)
+            needed |= {atom for atom in eqn.invars if not isinstance(atom, Literal)}
+    constants = [(v, c) for v, c in zip(program.jaxpr.constvars, program.consts, strict=True) if v in needed]
+    invars = [v for v in program.param_invars if v in needed]
+    return close_jaxpr(new_jaxpr([v for v, _ in constants], invars, [var], kept[::-1]), [c for _, c in constants])
+
+
+def _trainable(relation: HiddenParamOpRelation) -> dict[str, int]:
+    """Parameters by name: the operator's name for a weight, with the path behind it where a weight has several."""
+    named: dict[str, int] = {}
+    for weight in relation.occurrence.weights:
+        for i in weight.parameters:
+            several = len(weight.parameters) > 1
+            named[f"{weight.name}:{path_name(relation.program.params[i].path)}" if several else weight.name] = i
+    return named
+
+
+def _leaf_index(program: StepProgram, param: int) -> int:
+    owner = program.params[param].owner
+    return [i for i, leaf in enumerate(program.params) if leaf.owner == owner].index(param)
