@@ -41,7 +41,7 @@ from foretrace.program.guard import guard_eqns, guard_value
 from foretrace.program.inline import bind_names, rename_eqn, resolve
 from foretrace.program.records import Leaf
 from foretrace.program.unroll import unroll_scan
-from foretrace.program.while_loops import follow_while, hoist_constants, hold_while
+from foretrace.program.while_loops import follow_while, hoist_constants, hold_while, run_if
 
 _CHOICES: dict[str, dict[str, str]] = {
     "cond": {"select": "select", "convert": "select", "keep": "keep"},
@@ -147,6 +147,7 @@ class _Lowering:
         self.sources: Sources = {}
         self.records: list[CompilationRecord] = []
         self.wanted: list[int] = []  # outputs of the present equation that a derivative may be asked of
+        self.live: Atom | None = None  # whether the branch that the present equation stands in is taken
         self.booleans: dict[Var, Atom] = {}  # integers that were made of a boolean, as `cond` makes its index
 
     def run(self, jaxpr: Jaxpr, consts: Sequence[Atom], args: Sequence[Atom]) -> tuple[list[JaxprEqn], list[Atom]]:
@@ -168,7 +169,9 @@ class _Lowering:
         """A body that stays one, lowered inside."""
         invars = [new_var(v.aval) for v in closed.jaxpr.invars]
         self.sources.update(zip(invars, ins, strict=True))
+        live, self.live = self.live, None  # a variable of the outside, which a body does not see
         eqns, outs = self.run(closed.jaxpr, [], invars)
+        self.live = live
         return close_jaxpr(new_jaxpr([], invars, outs, eqns))
 
     def made_of(self, atoms: Sequence[Atom]) -> list[Source]:
@@ -277,7 +280,7 @@ def _select_branches(lowering: _Lowering, eqn: JaxprEqn) -> Lowered:
     chooser, live = _predicates(lowering, head, index, len(eqn.params["branches"]))
     by_data = source_of(lowering.sources, index).data
     track(head.eqns, lowering.sources)
-    eqns, outs = head.eqns, []
+    eqns, outs, outside = head.eqns, [], lowering.live
     for branch, is_live in zip(eqn.params["branches"], live, strict=True):
         entry = Emitter(eqn)
         args = []
@@ -285,10 +288,13 @@ def _select_branches(lowering: _Lowering, eqn: JaxprEqn) -> Lowered:
             # A choice that is itself made of parameters alone may guard them at once: they stay parameters alone.
             guarded = source.data or (source.param_only and not by_data)
             args.append(guard_value(entry, is_live, operand) if guarded else operand)
+        both = [is_live, outside]
+        lowering.live = is_live if outside is None else entry.apply(primitives.and_p, both, is_live.aval)
         track(entry.eqns, lowering.sources)
         inner, results = lowering.run(branch.jaxpr, [], args)
         eqns = [*eqns, *entry.eqns, *(guard_eqns(inner, is_live, lowering.sources) if by_data else inner)]
         outs.append(results)
+    lowering.live = outside
     tail = Emitter(eqn)
     for var, cases in zip(eqn.outvars, zip(*outs, strict=True), strict=True):
         tail.apply(primitives.select_n_p, [chooser, *cases], var.aval, out=var)
@@ -333,6 +339,8 @@ def _lower_scan(lowering: _Lowering, eqn: JaxprEqn) -> Lowered:
 
 
 def _lower_while(lowering: _Lowering, eqn: JaxprEqn) -> Lowered:
+    if lowering.live is not None:
+        eqn = run_if(eqn, lowering.live)  # in a branch that is not taken it need not come to an end
     operands = eqn.invars[eqn.params["cond_nconsts"] :]
     differentiated = [v for v in operands if is_float(v.aval) and source_of(lowering.sources, v).flows]
     positions = join(lowering.made_of(differentiated)).flows

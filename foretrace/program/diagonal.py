@@ -3,10 +3,10 @@
 Where each position of an output depends on at most one position of each operand, the Jacobian is diagonal, and forward
 mode with a tangent of ones gives all of it: one array for each output and operand. `diagonal` gives such a function the
 rule `sum_i J_i * t_i`. It is linear in the tangents, so it can be transposed, and reverse mode needs nothing of the
-function itself; that is how a loop of unknown length gets a gradient. The Jacobians act by position too, and have the
-same rule in their turn.
+function itself; that is how a loop of unknown length gets a gradient. Further derivatives are forward mode's alone.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -45,15 +45,12 @@ def diagonal(function: Function, by_position: Diagonal, otherwise: Sequence[int]
         moving = {i for i, tangent in enumerate(tangents) if type(tangent) is not SymbolicZero}
         operands = sorted(moving.intersection(i for reached in by_position.values() for i in reached))
         directions = [(i, unit) for i in operands for unit in ((1, 1j) if is_complex(primals[i]) else (1,))]
-        entries = [(out, d) for out in by_position for d, (i, _) in enumerate(directions) if i in by_position[out]]
-        with_slopes = _with_slopes(function, by_position, directions, entries)
-        again = {n: by_position[out] for n, (out, _) in enumerate(entries)}
-        again |= {len(entries) + out: reached for out, reached in by_position.items()}
-        found = diagonal(with_slopes, again, otherwise)(*primals)
-        slopes, values = found[: len(entries)], found[len(entries) :]
+        values, slopes = _values_and_slopes(function, primals, by_position, directions)
         changes = {out: jnp.zeros_like(values[out]) for out in by_position}
-        for (out, d), slope in zip(entries, slopes, strict=True):
-            changes[out] = changes[out] + slope * _part(tangents[directions[d][0]], directions[d][1], slope)
+        for out, (d, (i, unit)) in itertools.product(by_position, enumerate(directions)):
+            if i in by_position[out]:
+                slope = slopes[out][d]
+                changes[out] = changes[out] + slope * _part(tangents[i], unit, slope)
         for out, change in _pushed(function, primals, tangents, moving.intersection(otherwise), by_position).items():
             changes[out] = changes[out] + change
         return values, [changes.get(out, _zero(value)) for out, value in enumerate(values)]
@@ -62,30 +59,25 @@ def diagonal(function: Function, by_position: Diagonal, otherwise: Sequence[int]
     return call
 
 
-def _with_slopes(
-    function: Function,
-    by_position: Diagonal,
-    directions: Sequence[tuple[int, complex]],
-    entries: Sequence[tuple[int, int]],
-) -> Function:
-    """For each entry, the derivative of an output along a direction (an operand's ones, or `i`); then the outputs."""
+def _values_and_slopes(
+    function: Function, primals: Sequence[Any], by_position: Diagonal, directions: Sequence[tuple[int, complex]]
+) -> tuple[list[Any], dict[int, Any]]:
+    """The outputs, and their derivatives along the directions (an operand's ones, or `i`), one behind the other."""
     operands = sorted({i for i, _ in directions})
+    if not operands:
+        return function(*primals), {}
 
-    def with_slopes(*primals: Any) -> list[Any]:
-        def chosen(*moved: Any) -> tuple[list[Any], list[Any]]:
-            outs = function(*_filled(primals, operands, moved))
-            return [outs[out] for out in by_position], outs
+    def chosen(*moved: Any) -> tuple[list[Any], list[Any]]:
+        outs = function(*_filled(primals, operands, moved))
+        return [outs[out] for out in by_position], outs
 
-        def push(tangents: Sequence[Any]) -> tuple[Any, Any]:
-            _, slopes, outs = jax.jvp(chosen, [primals[i] for i in operands], tangents, has_aux=True)
-            return outs, slopes
+    def push(tangents: Sequence[Any]) -> tuple[Any, Any]:
+        _, slopes, outs = jax.jvp(chosen, [primals[i] for i in operands], tangents, has_aux=True)
+        return outs, slopes
 
-        # One run for all directions: the values are the same in each, and computed once.
-        outs, slopes = jax.vmap(push, out_axes=(None, 0))([_ones(primals[i], i, directions) for i in operands])
-        found = dict(zip(by_position, slopes, strict=True))
-        return [*(found[out][d] for out, d in entries), *outs]
-
-    return with_slopes if entries else function
+    # One run for all directions: the values are the same in each, and computed once.
+    outs, slopes = jax.vmap(push, out_axes=(None, 0))([_ones(primals[i], i, directions) for i in operands])
+    return outs, dict(zip(by_position, slopes, strict=True))
 
 
 def _ones(primal: Any, operand: int, directions: Sequence[tuple[int, complex]]) -> Any:

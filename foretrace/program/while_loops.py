@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretrace._jax import (
+    Atom,
     Jaxpr,
     JaxprEqn,
     Literal,
@@ -24,6 +25,8 @@ from foretrace._jax import (
     is_float,
     make_jaxpr_of,
     new_jaxpr,
+    new_var,
+    primitives,
 )
 from foretrace.program.diagonal import Diagonal, diagonal
 from foretrace.program.emit import Emitter
@@ -98,6 +101,15 @@ def hold_while(eqn: JaxprEqn) -> JaxprEqn:
     return eqn if eqn.effects else _call(eqn, {}, ())
 
 
+def run_if(eqn: JaxprEqn, live: Atom) -> JaxprEqn:
+    """The `while` with no rounds unless a boolean holds."""
+    test, flag, emitter = eqn.params["cond_jaxpr"].jaxpr, new_var(live.aval), Emitter(eqn)
+    going = emitter.apply(primitives.and_p, [flag, test.outvars[0]], live.aval)
+    both = new_jaxpr([], [flag, *test.invars], [going], [*test.eqns, *emitter.eqns])
+    params = {**eqn.params, "cond_jaxpr": close_jaxpr(both), "cond_nconsts": eqn.params["cond_nconsts"] + 1}
+    return eqn.replace(invars=[live, *eqn.invars], params=params)
+
+
 def _call(eqn: JaxprEqn, by_position: Diagonal, otherwise: Sequence[int]) -> JaxprEqn:
     def while_loop(*values: Any) -> list[Any]:
         return bind_eqn(eqn, *values)
@@ -110,9 +122,7 @@ def _call(eqn: JaxprEqn, by_position: Diagonal, otherwise: Sequence[int]) -> Jax
 def _reach(eqn: JaxprEqn) -> list[Reach]:
     """What each output depends on, by the numbers of the loop's operands."""
     first, count = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    ins = [
-        Reach(frozenset([i])) if i >= first and is_float(v.aval) else NOTHING for i, v in enumerate(eqn.invars)
-    ]
+    ins = [Reach(frozenset([i])) if i >= first and is_float(v.aval) else NOTHING for i, v in enumerate(eqn.invars)]
     return loop_reach(eqn.params["body_jaxpr"].jaxpr, ins[first:], count, len(eqn.outvars))
 
 
