@@ -5,7 +5,8 @@ parameter or a hidden state runs through is lowered, each kind as a `ControlFlow
 
 - `cond` becomes both branches and a select, guarded so that the branch not taken leaves no NaN in a derivative;
 - `scan` is unrolled when short, and kept as sub-steps with a lowered body when long;
-- `while` is refused by name, or held constant.
+- `while` over code that acts position by position is followed by forward mode, and refused by name elsewhere; or it is
+  held constant.
 
 Control flow that neither touches is kept. Every decision is a record. Values are unchanged, and so are derivatives,
 except through a `while` that is held.
@@ -40,6 +41,7 @@ from foretrace.program.guard import guard_eqns, guard_value
 from foretrace.program.inline import bind_names, rename_eqn, resolve
 from foretrace.program.records import Leaf
 from foretrace.program.unroll import unroll_scan
+from foretrace.program.while_loops import follow_while, hoist_constants, hold_while, run_if
 
 _CHOICES: dict[str, dict[str, str]] = {
     "cond": {"select": "select", "convert": "select", "keep": "keep"},
@@ -56,7 +58,8 @@ class ControlFlowPolicy:
     Attributes:
         cond: `'select'` (also `'convert'`) computes both branches and selects; `'keep'` leaves the `cond`.
         scan_unroll_limit: Scans of at most this length are unrolled.
-        while_hidden: `'error'` refuses a `while` by name; `'hold'` (also `'opaque-fwd'`) treats it as a constant.
+        while_hidden: `'error'` follows a `while` whose body acts position by position, by forward mode, and refuses any
+            other by name; `'hold'` (also `'opaque-fwd'`) treats the result of every `while` as a constant.
         etp_in_control_flow: `'trace'` follows marked operators inside control flow; `'error'` refuses them.
         scan_descent: `'auto'` treats long scans as sub-steps; `'never'` (also `'off'`) keeps them as they are.
         fixpoint_iteration_limit: Checked, and not used: no analysis here iterates without an end of its own.
@@ -104,7 +107,8 @@ def lower_control_flow(
         The same function with that control flow lowered, and what was decided.
 
     Raises:
-        ControlFlowError: A `while` that is differentiated, or a marked operator where the policy forbids it.
+        ControlFlowError: A `while` that is differentiated and mixes positions, or a marked operator where the policy
+            forbids it.
 
     Examples:
         >>> import jax
@@ -142,7 +146,8 @@ class _Lowering:
         self.num_params = num_params
         self.sources: Sources = {}
         self.records: list[CompilationRecord] = []
-        self.is_differentiated = True  # whether a derivative of the present equation's outputs may be asked for
+        self.wanted: list[int] = []  # outputs of the present equation that a derivative may be asked of
+        self.live: Atom | None = None  # whether the branch that the present equation stands in is taken
         self.booleans: dict[Var, Atom] = {}  # integers that were made of a boolean, as `cond` makes its index
 
     def run(self, jaxpr: Jaxpr, consts: Sequence[Atom], args: Sequence[Atom]) -> tuple[list[JaxprEqn], list[Atom]]:
@@ -152,7 +157,7 @@ class _Lowering:
         eqns: list[JaxprEqn] = []
         for eqn in jaxpr.eqns:
             originals = eqn.outvars
-            self.is_differentiated = not differentiated.isdisjoint(originals)
+            self.wanted = [k for k, var in enumerate(originals) if var in differentiated]
             renamed = rename_eqn(eqn, names)
             new_eqns, outs = lowering_rules.get(eqn.primitive.name, _keep)(self, renamed)
             track(new_eqns, self.sources)
@@ -164,7 +169,9 @@ class _Lowering:
         """A body that stays one, lowered inside."""
         invars = [new_var(v.aval) for v in closed.jaxpr.invars]
         self.sources.update(zip(invars, ins, strict=True))
+        live, self.live = self.live, None  # a variable of the outside, which a body does not see
         eqns, outs = self.run(closed.jaxpr, [], invars)
+        self.live = live
         return close_jaxpr(new_jaxpr([], invars, outs, eqns))
 
     def made_of(self, atoms: Sequence[Atom]) -> list[Source]:
@@ -273,7 +280,7 @@ def _select_branches(lowering: _Lowering, eqn: JaxprEqn) -> Lowered:
     chooser, live = _predicates(lowering, head, index, len(eqn.params["branches"]))
     by_data = source_of(lowering.sources, index).data
     track(head.eqns, lowering.sources)
-    eqns, outs = head.eqns, []
+    eqns, outs, outside = head.eqns, [], lowering.live
     for branch, is_live in zip(eqn.params["branches"], live, strict=True):
         entry = Emitter(eqn)
         args = []
@@ -281,10 +288,13 @@ def _select_branches(lowering: _Lowering, eqn: JaxprEqn) -> Lowered:
             # A choice that is itself made of parameters alone may guard them at once: they stay parameters alone.
             guarded = source.data or (source.param_only and not by_data)
             args.append(guard_value(entry, is_live, operand) if guarded else operand)
+        both = [is_live, outside]
+        lowering.live = is_live if outside is None else entry.apply(primitives.and_p, both, is_live.aval)
         track(entry.eqns, lowering.sources)
         inner, results = lowering.run(branch.jaxpr, [], args)
         eqns = [*eqns, *entry.eqns, *(guard_eqns(inner, is_live, lowering.sources) if by_data else inner)]
         outs.append(results)
+    lowering.live = outside
     tail = Emitter(eqn)
     for var, cases in zip(eqn.outvars, zip(*outs, strict=True), strict=True):
         tail.apply(primitives.select_n_p, [chooser, *cases], var.aval, out=var)
@@ -329,6 +339,8 @@ def _lower_scan(lowering: _Lowering, eqn: JaxprEqn) -> Lowered:
 
 
 def _lower_while(lowering: _Lowering, eqn: JaxprEqn) -> Lowered:
+    if lowering.live is not None:
+        eqn = run_if(eqn, lowering.live)  # in a branch that is not taken it need not come to an end
     operands = eqn.invars[eqn.params["cond_nconsts"] :]
     differentiated = [v for v in operands if is_float(v.aval) and source_of(lowering.sources, v).flows]
     positions = join(lowering.made_of(differentiated)).flows
@@ -336,22 +348,43 @@ def _lower_while(lowering: _Lowering, eqn: JaxprEqn) -> Lowered:
         lowering.record(DiagnosticKind.WHILE_KEPT, eqn, "is kept: no derivative runs through it.")
         return [eqn], list(eqn.outvars)
     names = lowering.names(positions)
-    if not lowering.is_differentiated:
+    if not lowering.wanted:
         message = f"is kept: only integers or booleans are made of its result, which have no derivative: {names}."
         lowering.record(DiagnosticKind.WHILE_KEPT, eqn, message, positions=positions)
     elif lowering.policy.while_hidden == "error":
-        raise ControlFlowError(
-            f"{names[0].upper()}{names[1:]} runs through the `while` at {source_line(eqn)}, whose number of rounds is "
-            "not known, so its derivative cannot be followed. Use lax.scan or a fori_loop with static bounds, or "
-            "ControlFlowPolicy(while_hidden='hold') to treat its result as a constant."
-        )
+        return _follow_while(lowering, eqn, positions)
     else:
         message = f"is held constant, so no derivative passes it: {names}."
         lowering.record(DiagnosticKind.WHILE_HELD_CONSTANT, eqn, message, DiagnosticLevel.WARNING, positions)
     emitter = Emitter(eqn)
     held = {v: emitter.stop_gradient(v) for v in dict.fromkeys(differentiated)}
     invars = [held.get(v, v) if isinstance(v, Var) else v for v in eqn.invars]
-    return [*emitter.eqns, eqn.replace(invars=invars)], list(eqn.outvars)
+    return [*emitter.eqns, hold_while(eqn.replace(invars=invars))], list(eqn.outvars)
+
+
+def _follow_while(lowering: _Lowering, eqn: JaxprEqn, positions: frozenset[int]) -> Lowered:
+    """The loop as a call whose derivative is taken by forward mode, behind what its rounds have in common."""
+    wanted, first = lowering.wanted, eqn.params["cond_nconsts"]
+    lowering.check_marked(eqn)
+    before, loop = hoist_constants(eqn)
+    eqns, fixed = lowering.run(before, [], eqn.invars[first : first + eqn.params["body_nconsts"]])
+    loop = loop.replace(invars=[*eqn.invars[:first], *fixed, *loop.invars[first + len(fixed) :]])
+    sources = lowering.made_of(loop.invars)
+    flowing = [i for i, s in enumerate(sources) if i >= first and s.flows and is_float(loop.invars[i].aval)]
+    followed = follow_while(loop, flowing, wanted)
+    names = lowering.names(positions)
+    if followed.eqn is None:
+        obstacles = ", ".join(f"`{name}`" for name in followed.obstacles)
+        raise ControlFlowError(
+            f"{names[0].upper()}{names[1:]} runs through the `while` at {source_line(eqn)}, whose body mixes positions "
+            f"({obstacles}). The number of rounds is not known, so its derivative can be followed only where each "
+            "position depends on itself alone. Use lax.scan or a fori_loop with static bounds, put "
+            "jax.lax.stop_gradient on what needs no derivative, or use ControlFlowPolicy(while_hidden='hold') to treat "
+            "its result as a constant."
+        )
+    message = f"acts position by position and is followed by forward mode: {names}."
+    lowering.record(DiagnosticKind.WHILE_FORWARD_MODE, eqn, message, positions=positions)
+    return [*eqns, followed.eqn], list(eqn.outvars)
 
 
 lowering_rules: dict[str, Callable[[_Lowering, JaxprEqn], Lowered]] = {

@@ -59,6 +59,7 @@ class DiagnosticKind(enum.StrEnum):
     SCAN_SUBSTEPS = "scan_substeps"
     SCAN_KEPT = "scan_kept"
     WHILE_KEPT = "while_kept"
+    WHILE_FORWARD_MODE = "while_forward_mode"
     WHILE_HELD_CONSTANT = "while_held_constant"
 
 

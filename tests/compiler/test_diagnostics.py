@@ -148,9 +148,20 @@ def while_step(params, state, x):
     return {"v": v}, v
 
 
-def test_while_through_a_state_and_a_weight_is_refused_by_name():
-    with pytest.raises(ft.ControlFlowError, match=r"`v`.*`w`|`w`.*`v`"):
-        compiled(while_step)
+def mixing_while_step(params, state, x):
+    v = jax.lax.while_loop(lambda v: jnp.sum(v) < 9.0, lambda v: jnp.cumsum(v, 1) + 1.0, state["v"] + x @ params["w"])
+    return {"v": v}, v
+
+
+def test_while_that_mixes_a_state_and_a_weight_is_refused_by_name():
+    with pytest.raises(ft.ControlFlowError, match=r"`w`.*`v`.*`cumsum`"):
+        compiled(mixing_while_step)
+
+
+def test_while_over_elementwise_code_is_followed():
+    graph = compiled(while_step)
+    assert DiagnosticKind.WHILE_FORWARD_MODE in kinds(graph, DiagnosticLevel.INFO)
+    assert graph.parameters[0].history == "all"
 
 
 def test_while_can_be_held_constant():

@@ -259,22 +259,121 @@ def halve(w, h, x):
     return jax.lax.while_loop(lambda c: jnp.abs(c).sum() > 0.1, lambda c: c * 0.5, h) * w
 
 
-def test_while_through_a_state_is_refused_by_name():
-    with pytest.raises(ControlFlowError, match="`h0`") as caught:
-        make_program(simple(halve), [W], [H], [X])
+def spread(w, h, x):
+    """Halves, and mixes positions."""
+    return jax.lax.while_loop(lambda c: jnp.abs(c).sum() > 0.1, lambda c: 0.4 * c + 0.1 * jnp.roll(c, 1), h) * w
+
+
+def check_forward(body, w=W, h=H, x=X):
+    """Values and all derivatives agree with those that forward mode gives of the original."""
+    program = make_program(simple(body), [w], [h], [x])
+    original = lambda *args: loss([body(*args)])
+    np.testing.assert_allclose(program_loss(program)(w, h, x), original(w, h, x), rtol=1e-12)
+    places = (0, 1, 2)
+    wanted = jax.jacfwd(original, places)(w, h, x)
+    for mode in (jax.jacrev, jax.jacfwd):
+        for got, want in zip(jax.jit(mode(program_loss(program), places))(w, h, x), wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-14)
+    return program
+
+
+def test_while_over_elementwise_code_is_followed():
+    program = check_forward(halve)
+    (record,) = program.diagnostics
+    assert (record.kind, record.level, record.hidden_paths) == ("while_forward_mode", "info", (("h0",),))
+
+
+def test_while_is_followed_by_a_weight_and_by_data():
+    body = lambda w, h, x: h * jax.lax.while_loop(lambda c: c.sum() < 1, lambda c: c + jnp.abs(w), jnp.sin(x))
+    assert check_forward(body).diagnostics[0].weight_path == ("w0",)
+
+
+def test_what_the_rounds_have_in_common_stands_before_the_loop():
+    matrix = jnp.arange(9.0).reshape(3, 3) / 9
+    body = lambda w, h, x: jax.lax.while_loop(lambda c: c.sum() < 1, lambda c: 0.5 * c + (x @ w) ** 2, h)
+    program = check_forward(body, w=matrix)
+    assert primitives_of(program)[0] == "dot_general"
+
+
+def test_values_that_only_the_condition_reads_may_mix():
+    def body(w, h, x):
+        halved = lambda carry: (carry[0] * w, jnp.max(jnp.abs(carry[0])))
+        return jax.lax.while_loop(lambda carry: carry[1] > 0.05, halved, (h, jnp.sum(h**2)))[0]
+
+    assert kinds(check_forward(body)) == ["while_forward_mode"]
+
+
+def test_data_may_be_stretched_in_the_loop():
+    """Its derivative is forward mode's alone; those of states and parameters are whole."""
+
+    def body(w, h, x):
+        add = lambda carry: (carry[0] * w + carry[1], 0.5 * carry[1])
+        return jax.lax.while_loop(lambda carry: carry[1] > 0.1, add, (h, jnp.abs(x[0])))[0]
+
+    program = make_program(simple(body), [W], [H], [X])
+    original = lambda *args: loss([body(*args)])
+    for got, want in zip(
+        jax.grad(program_loss(program), (0, 1))(W, H, X), jax.jacfwd(original, (0, 1))(W, H, X), strict=True
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+    np.testing.assert_allclose(jax.jacfwd(program_loss(program), 2)(W, H, X), jax.jacfwd(original, 2)(W, H, X))
+    with pytest.raises(ValueError, match="Reverse-mode"):
+        jax.grad(program_loss(program), 2)(W, H, X)
+
+
+def test_while_is_followed_inside_other_control_flow():
+    body = lambda w, h, x: jax.lax.fori_loop(
+        0, 30, lambda i, c: jax.lax.cond(i > 3, lambda: halve(w, c, x) + x, lambda: c * w), h
+    )
+    assert "while_forward_mode" in kinds(check_forward(body))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_while_in_a_branch_that_is_not_taken_has_no_rounds(sign):
+    """Where the branch is not taken, the loop would not end."""
+
+    def body(w, h, x):
+        grow = lambda: jax.lax.while_loop(lambda c: c.sum() < 9.0, lambda c: c + w**2 * jnp.abs(h), jnp.sin(h))
+        inner = lambda: jax.lax.cond(jnp.sum(w**2) > 0.1, grow, lambda: w)
+        return jax.lax.cond(jnp.sum(h) > 0.0, inner, lambda: 0.5 * h)
+
+    h = jnp.array([0.2, 0.4, 0.6]) if sign > 0 else jnp.zeros(3)
+    calls = [eqn for eqn in make_program(simple(body), [W], [h], [X]).jaxpr.eqns if "call_jaxpr" in eqn.params]
+    loops = [loop for call in calls for loop in call.params["call_jaxpr"].eqns if loop.primitive.name == "while"]
+    assert [loop.params["cond_nconsts"] for loop in loops] == [1]  # or what follows would not end
+    check_forward(body, h=h)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("slice", lambda c: 0.5 * jnp.roll(c, 1)),
+        ("reduce_sum", lambda c: c - 0.1 * jnp.sum(c)),
+        ("cumsum", lambda c: 0.1 * jnp.cumsum(c)),
+        ("sort", lambda c: 0.5 * jnp.sort(c)),
+        ("scan", lambda c: jax.lax.scan(lambda s, v: (0.1 * v, s), 0.0, c)[1]),
+    ],
+)
+def test_while_that_mixes_positions_is_refused_by_name(name, change):
+    body = lambda w, h, x: jax.lax.while_loop(lambda c: jnp.abs(c).sum() > 0.1, change, h) * w
+    with pytest.raises(ControlFlowError, match=r"`h0`.*mixes positions") as caught:
+        make_program(simple(body), [W], [H], [X])
     assert "`w0`" not in str(caught.value)
     assert "test_control_flow.py" in str(caught.value)
+    assert f"`{name}`" in str(caught.value)
 
 
-def test_while_through_a_weight_is_refused_by_name():
-    body = lambda w, h, x: h * jax.lax.while_loop(lambda c: c.sum() < 1, lambda c: c + jnp.abs(w), x)
-    with pytest.raises(ControlFlowError, match="`w0`"):
+def test_while_without_forward_mode_is_refused_by_name():
+    own = jax.custom_vjp(lambda v: 0.5 * v)
+    own.defvjp(lambda v: (0.5 * v, None), lambda _, cotangent: (cotangent,))
+    body = lambda w, h, x: jax.lax.while_loop(lambda c: jnp.abs(c).sum() > 0.1, own, h) * w
+    with pytest.raises(ControlFlowError, match="`custom_vjp_call`"):
         make_program(simple(body), [W], [H], [X])
 
 
 def test_while_is_refused_inside_other_control_flow():
     body = lambda w, h, x: jax.lax.fori_loop(
-        0, 30, lambda i, c: jax.lax.cond(i > 3, lambda: halve(w, c, x), lambda: c), h
+        0, 30, lambda i, c: jax.lax.cond(i > 3, lambda: spread(w, c, x), lambda: c), h
     )
     with pytest.raises(ControlFlowError, match="`h0`"):
         make_program(simple(body), [W], [H], [X])
@@ -288,6 +387,14 @@ def test_while_can_be_held_constant():
     by_w, by_h = jax.grad(lambda w, h: program([w], [h], [], [X])[0][0].sum(), (0, 1))(W, H)
     np.testing.assert_allclose(by_w, halve(jnp.ones(3), H, X), rtol=1e-14)
     np.testing.assert_array_equal(by_h, jnp.zeros(3))
+
+
+def test_a_held_loop_has_no_derivative_by_a_weight_that_only_it_reads():
+    body = lambda w, h, x: jax.lax.while_loop(lambda c: jnp.abs(c).sum() > 0.1, lambda c: c * jnp.sin(w), h) + w
+    program = make_program(simple(body), [W], [H], [X], control_flow=ControlFlowPolicy(while_hidden="hold"))
+    by_w, by_x = jax.grad(lambda w, x: program([w], [H], [], [x])[0][0].sum(), (0, 1))(W, X)
+    np.testing.assert_array_equal(by_w, jnp.ones(3))
+    np.testing.assert_array_equal(by_x, jnp.zeros(3))
 
 
 def test_while_without_derivatives_is_kept():

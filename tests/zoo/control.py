@@ -173,6 +173,26 @@ def scan_recurrent(rng):
     return step, params, {"h": weight(rng, BATCH, HIDDEN)}
 
 
+@control.function(
+    "Newton's method for an implicit leaky neuron", ["v"], {"w": "all -> v", "rate": "all -> v"}, forward=True
+)
+def newton(rng):
+    def step(params, state, x):
+        drive, rate = x @ params["w"], jax.nn.softplus(params["rate"])
+
+        def body(carry):
+            v, _, rounds = carry
+            change = (v - state["v"] - rate * (drive - v - v**3)) / (1.0 + rate * (1.0 + 3.0 * v**2))
+            return v - change, jnp.max(jnp.abs(change)), rounds + 1
+
+        going = lambda carry: (carry[1] > 1e-9) & (carry[2] < 30)
+        v, _, _ = jax.lax.while_loop(going, body, (state["v"], jnp.inf, 0))
+        return {"v": v}, v
+
+    params, state = _simple(rng)
+    return step, params | {"rate": weight(rng, HIDDEN, gain=0.3)}, state
+
+
 @control.function("dropout with a key in the state", ["v"], {"w": "all -> v"}, draw=spikes(BATCH, INPUT))
 def dropout(rng):
     def step(params, state, x):

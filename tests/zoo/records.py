@@ -52,6 +52,7 @@ class Model:
         expected: What the compiler must find.
         draw: One step's input from a random generator.
         marked: Whether the traced occurrences are marked with operators of Foretrace.
+        forward: Whether JAX can differentiate the step, as it is written, in forward mode alone.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Model:
     expected: Expected
     draw: Draw = field(repr=False)
     marked: bool = False
+    forward: bool = False
 
 
 def inputs(model: Model, steps: int, seed: int = 0) -> Any:
@@ -131,6 +133,7 @@ class Table:
         parameters: Mapping[str, str],
         draw: Draw | None = None,
         marked: bool = False,
+        forward: bool = False,
     ) -> Callable[[Callable[[np.random.Generator], Any]], Any]:
         """Adds a plain function; the decorated one gives `(step, params, state)` from a generator."""
         draw = normal(BATCH, INPUT) if draw is None else draw
@@ -140,7 +143,7 @@ class Table:
                 step, params, state = make(seeded(name))
                 return dict(step=step, params=params, state=state, x=draw(np.random.default_rng(0)))
 
-            self.models.append(Model(name, "function", build, expect(groups, parameters), draw, marked))
+            self.models.append(Model(name, "function", build, expect(groups, parameters), draw, marked, forward))
             return make
 
         return add

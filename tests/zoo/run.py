@@ -53,4 +53,4 @@ def backpropagated(model: Model, steps: int, seed: int = 0) -> Any:
 
         return jnp.sum(jax.lax.scan(body, parts["state"], (inputs(model, steps, seed), targets))[1])
 
-    return jax.jit(jax.grad(loss))(parts["params"])
+    return jax.jit((jax.jacfwd if model.forward else jax.grad)(loss))(parts["params"])
