@@ -176,3 +176,28 @@ def test_right_import_is_left_alone(tmp_path: Path, file: str, source: str) -> N
     path.parent.mkdir(parents=True)
     path.write_text(source)
     assert violations(tmp_path / "foretrace") == []
+
+
+DERIVATIVES = {f"jax.{name}" for name in "grad hessian jacfwd jacobian jacrev jvp linearize value_and_grad vjp".split()}
+# A derivative is traced here, or taken at ones, to see which elements depend on which.
+LOOKS_AT_DERIVATIVES = {"backward.py", "pattern_rules/linear.py", "pattern_rules/nested.py"}
+
+
+def derivatives_taken(package: Path) -> list[str]:
+    """The files of the compiler that take derivatives, which are the engine's."""
+    compiler = package / "compiler"
+    names = {path: {name for _, name in modules_used(path, package)} for path in compiler.rglob("*.py")}
+    taken = {str(path.relative_to(compiler)) for path, used in names.items() if used & DERIVATIVES}
+    return sorted(taken - LOOKS_AT_DERIVATIVES)
+
+
+def test_the_compiler_takes_no_derivative() -> None:
+    assert derivatives_taken(PACKAGE) == []
+
+
+@pytest.mark.parametrize("source", ["import jax\nslope = jax.grad(abs)", "from jax import vjp"])
+def test_derivative_in_the_compiler_is_found(tmp_path: Path, source: str) -> None:
+    path = tmp_path / "foretrace" / "compiler" / "a.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    assert derivatives_taken(tmp_path / "foretrace") == ["a.py"]

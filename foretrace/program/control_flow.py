@@ -374,11 +374,10 @@ def _follow_while(lowering: _Lowering, eqn: JaxprEqn, positions: frozenset[int])
     followed = follow_while(loop, flowing, wanted)
     names = lowering.names(positions)
     if followed.eqn is None:
-        obstacles = ", ".join(f"`{name}`" for name in followed.obstacles)
         raise ControlFlowError(
-            f"{names[0].upper()}{names[1:]} runs through the `while` at {source_line(eqn)}, whose body mixes positions "
-            f"({obstacles}). The number of rounds is not known, so its derivative can be followed only where each "
-            "position depends on itself alone. Use lax.scan or a fori_loop with static bounds, put "
+            f"{names[0].upper()}{names[1:]} runs through the `while` at {source_line(eqn)}, whose body "
+            f"{followed.obstacle}. The number of rounds is not known, so its derivative is followed by forward mode "
+            "alone, where each position depends on itself alone. Use lax.scan or a fori_loop with static bounds, put "
             "jax.lax.stop_gradient on what needs no derivative, or use ControlFlowPolicy(while_hidden='hold') to treat "
             "its result as a constant."
         )

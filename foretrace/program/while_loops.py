@@ -68,11 +68,11 @@ class Followed:
 
     Attributes:
         eqn: The call that stands for it; None where it cannot be followed.
-        obstacles: The primitives in its body, by name, that keep it from being followed.
+        obstacle: What its body does that keeps it from being followed.
     """
 
     eqn: JaxprEqn | None
-    obstacles: tuple[str, ...] = ()
+    obstacle: str = ""
 
 
 def follow_while(eqn: JaxprEqn, differentiated: Collection[int], wanted: Sequence[int]) -> Followed:
@@ -87,9 +87,13 @@ def follow_while(eqn: JaxprEqn, differentiated: Collection[int], wanted: Sequenc
         The equation that computes the same and has that derivative, or what stands in its way.
     """
     found = _reach(eqn)
-    mixed = {name for out in wanted for i, name in found[out].mixed if i in differentiated}
-    if mixed or eqn.effects:
-        return Followed(None, tuple(sorted(mixed)) or ("effects",))
+    names = sorted({name for out in wanted for i, name in found[out].mixed if i in differentiated})
+    if eqn.effects:
+        return Followed(None, "has effects")
+    if "custom_vjp_call" in names:
+        return Followed(None, "has no forward mode (`custom_vjp_call`)")
+    if names:
+        return Followed(None, f"mixes positions ({', '.join(f'`{name}`' for name in names)})")
     loop = _without_idle_tangents(eqn, found, wanted)
     otherwise = sorted({i for out in wanted for i, _ in found[out].mixed})
     by_position = {out: sorted(found[out].same.difference(otherwise)) for out in wanted}

@@ -266,12 +266,14 @@ def test_a_second_derivative_in_forward_mode() -> None:
 
 
 class Settling(brainstate.nn.Module):
-    """A module whose loop adds up what is left of its input, and counts time in a carry of its own."""
+    """A module whose loop lets a potential follow its input for a time that the input says."""
 
     def __init__(self) -> None:
         super().__init__()
         self.w = brainstate.ParamState(jnp.linspace(-1.0, 1.0, INPUTS * UNITS).reshape(INPUTS, UNITS))
-        self.v = brainstate.HiddenState(jnp.zeros((BATCH, UNITS)))
+
+    def init_state(self, batch_size: int | None = None, **_: Any) -> None:
+        self.v = brainstate.HiddenState(jnp.zeros((UNITS,) if batch_size is None else (batch_size, UNITS)))
 
     def update(self, x: Any) -> Any:
         drive = x @ self.w.value
@@ -284,11 +286,29 @@ class Settling(brainstate.nn.Module):
         return self.v.value
 
 
+def settled(w: Any, xs: Any) -> Any:
+    """The summed losses by the module alone."""
+    module = Settling()
+    module.init_state(*xs.shape[1:-1])
+    module.w.value = w
+    return sum(squared(module(x)) for x in xs)
+
+
+def test_a_module_mapped_over_a_batch() -> None:
+    xs = values("mapped")[2]
+    learner = ft.compile(Settling(), "D_RTRL", xs[0], batch_size=BATCH, vmap=True)
+    (found,) = learner.etrace_grad(
+        xs, step_fn=lambda x: jnp.sum(jax.vmap(squared)(learner(x))), reduction="sum"
+    ).values()
+    each = [jax.jacfwd(settled)(Settling().w.value, xs[:, k]) for k in range(BATCH)]
+    agree(found, sum(each))
+
+
 def test_derivatives_by_the_inputs_of_a_module() -> None:
     xs = jnp.asarray(np.random.default_rng(0).normal(size=(BATCH, INPUTS)))
-    learner = ft.compile(Settling(), "D_RTRL", xs)
+    learner = ft.compile(Settling(), "D_RTRL", xs, batch_size=BATCH)
     found = brainstate.transform.jit(brainstate.transform.grad(lambda x: squared(learner(x)), argnums=0))(xs)
-    agree(found, jax.jacfwd(lambda x: squared(Settling()(x)))(xs))
+    agree(found, jax.jacfwd(lambda x: settled(Settling().w.value, x[None]))(xs))
 
 
 @pytest.mark.parametrize("dtype", [jnp.complex128, jnp.float32])

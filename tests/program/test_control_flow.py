@@ -300,7 +300,25 @@ def test_values_that_only_the_condition_reads_may_mix():
         halved = lambda carry: (carry[0] * w, jnp.max(jnp.abs(carry[0])))
         return jax.lax.while_loop(lambda carry: carry[1] > 0.05, halved, (h, jnp.sum(h**2)))[0]
 
-    assert kinds(check_forward(body)) == ["while_forward_mode"]
+    program = check_forward(body)
+    assert kinds(program) == ["while_forward_mode"]
+    closed = jax.make_jaxpr(lambda h: jax.jvp(lambda h: program([W], [h], [], [X])[0], [h], [h]))(H)
+    (loop,) = [eqn for eqn in closed.eqns if eqn.primitive.name == "while"]
+    assert len(loop.outvars) == 3  # the state, its tangent, and the largest change without one
+
+
+def test_carries_of_one_loop_that_do_not_meet_stay_apart():
+    def step(params, hidden, other, inputs):
+        body = lambda carry: (carry[0] * params[0], jnp.sin(carry[1]), carry[2] + 1)
+        long, short, _ = jax.lax.while_loop(lambda carry: carry[2] < 3, body, (*hidden, jnp.sum(inputs[0] > 9)))
+        return [long, short], [], []
+
+    program = make_program(step, [W], [H, jnp.ones(2)], [X])
+    by_h = jax.jacrev(lambda h, s: program([W], [h, s], [], [X])[0], (0, 1))(H, jnp.ones(2))
+    np.testing.assert_allclose(by_h[0][0], jnp.diag(W**3), rtol=1e-12)
+    assert not np.any(by_h[0][1])
+    assert not np.any(by_h[1][0])
+    np.testing.assert_allclose(by_h[1][1], jax.jacfwd(lambda s: jnp.sin(jnp.sin(jnp.sin(s))))(jnp.ones(2)), rtol=1e-12)
 
 
 def test_data_may_be_stretched_in_the_loop():
@@ -369,6 +387,18 @@ def test_while_without_forward_mode_is_refused_by_name():
     body = lambda w, h, x: jax.lax.while_loop(lambda c: jnp.abs(c).sum() > 0.1, own, h) * w
     with pytest.raises(ControlFlowError, match="`custom_vjp_call`"):
         make_program(simple(body), [W], [H], [X])
+
+
+def test_while_with_effects_is_refused_by_name():
+    def shown(c):
+        jax.debug.callback(lambda _: None, c)
+        return 0.5 * c
+
+    body = lambda w, h, x: jax.lax.while_loop(lambda c: jnp.abs(c).sum() > 0.1, shown, h) * w
+    with pytest.raises(ControlFlowError, match=r"`h0`.*has effects"):
+        make_program(simple(body), [W], [H], [X])
+    program = make_program(simple(body), [W], [H], [X], control_flow=ControlFlowPolicy(while_hidden="hold"))
+    np.testing.assert_array_equal(jax.grad(lambda h: program([W], [h], [], [X])[0][0].sum())(H), jnp.zeros(3))
 
 
 def test_while_is_refused_inside_other_control_flow():
