@@ -1,11 +1,16 @@
 """Attributes of the graph's records in braintrace's form; `foretrace._optional.view` reads them from here."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from foretrace._jax import ClosedJaxpr, JaxprEqn, Literal, Var, close_jaxpr, eval_jaxpr, new_jaxpr
-from foretrace.compiler import ETraceGraph, HiddenParamOpRelation
+import jax
+import jax.numpy as jnp
+
+from foretrace._jax import ClosedJaxpr, Var, close_jaxpr, eval_jaxpr, new_jaxpr
+from foretrace.compiler import ETraceGraph, HiddenGroup, HiddenParamOpRelation
+from foretrace.engine.transition import jacobian_entries
 from foretrace.program.records import StepProgram, path_name
+from foretrace.program.walks import needed_eqns, variables
 
 
 def module_info(graph: ETraceGraph) -> Any:
@@ -15,6 +20,22 @@ def module_info(graph: ETraceGraph) -> Any:
     from foretrace.compat.module_info import ModuleInfo
 
     return ModuleInfo(graph.model)
+
+
+def diagonal_jacobian(group: HiddenGroup, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> jax.Array:
+    """The derivative of a group's next by its previous states at each position, mixing outputs held constant.
+
+    Args:
+        group: The group; as its method the function is called without.
+        hidden_vals: One array for each state, in the order of `hidden_paths`.
+        input_vals: Values of `transition_jaxpr_constvars`.
+
+    Returns:
+        An array `(*varshape, num_state, num_state)`: entry `[p, i, j]` is that of new slot `i` by old slot `j`.
+    """
+    zero = jnp.zeros(group.varshape, group.dtype)
+    entries = jacobian_entries(group, hidden_vals, input_vals)
+    return jnp.stack([jnp.stack([zero if e is None else e for e in row], axis=-1) for row in entries], axis=-2)
 
 
 def eqn_params(relation: HiddenParamOpRelation) -> dict[str, Any]:
@@ -61,15 +82,11 @@ def y_to_hidden_groups(
 
 def _weight_chain(program: StepProgram, var: Var) -> ClosedJaxpr:
     """The jaxpr `w = g(theta)`: the parameters a value is made of (in the program's order) to that value."""
-    needed: set[Any] = {var}
-    kept: list[JaxprEqn] = []
-    for eqn in reversed(program.jaxpr.eqns):
-        if needed & set(eqn.outvars):
-            kept.append(eqn)
-            needed |= {atom for atom in eqn.invars if not isinstance(atom, Literal)}
+    kept = needed_eqns(program.jaxpr.eqns, [var])
+    needed = {var}.union(*(variables(eqn.invars) for eqn in kept))
     constants = [(v, c) for v, c in zip(program.jaxpr.constvars, program.consts, strict=True) if v in needed]
     invars = [v for v in program.param_invars if v in needed]
-    return close_jaxpr(new_jaxpr([v for v, _ in constants], invars, [var], kept[::-1]), [c for _, c in constants])
+    return close_jaxpr(new_jaxpr([v for v, _ in constants], invars, [var], kept), [c for _, c in constants])
 
 
 def _trainable(relation: HiddenParamOpRelation) -> dict[str, int]:

@@ -8,15 +8,16 @@ transition is the engine's (`engine/transition.py`).
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from foretrace._jax import Jaxpr, Var, eval_jaxpr, is_complex
+from foretrace._optional import view
 from foretrace.compiler import sparse
 from foretrace.compiler.parts import LARGEST_PACK, Layout, take_apart
 from foretrace.compiler.pattern import Pattern
@@ -67,9 +68,9 @@ class HiddenGroup:
     coupled: bool
     slicing: DirectSlicer = field(repr=False)
     snap: Any = field(default=None, repr=False)
-    diagonal_jacobian: ClassVar[Callable[..., jax.Array]]
-    """`D` at each position, from values of the states and of `transition_jaxpr_constvars`: the engine's function of
-    this name, bound by `engine/transition.py` because the compiler imports nothing of the engine."""
+    diagonal_jacobian = view(
+        "views:diagonal_jacobian", "The derivative of next by previous states at each position, one array.", method=True
+    )
 
     @functools.cached_property
     def transition_jaxpr(self) -> Jaxpr:

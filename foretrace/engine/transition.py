@@ -19,7 +19,7 @@ from foretrace.engine.slots import Matrix
 UNROLLED = 8  # values at a position up to which each has a reverse pass of its own
 
 
-def diagonal_jacobian(group: HiddenGroup, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> jax.Array:
+def jacobian_entries(group: HiddenGroup, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> Matrix:
     """The derivative of a group's next by its previous states at each position, mixing outputs held constant.
 
     Args:
@@ -28,19 +28,9 @@ def diagonal_jacobian(group: HiddenGroup, hidden_vals: Sequence[Any], input_vals
         input_vals: Values of `transition_jaxpr_constvars`.
 
     Returns:
-        An array of shape `(*varshape, num_state, num_state)`: entry `[p, i, j]` is the derivative of new slot `i` by
-        old slot `j` of position `p`. In a relabelled group the new value stands at `positions.targets`.
+        For new slot `i` and old slot `j` an array `(*varshape,)`; None where the one does not depend on the other. In a
+        relabelled group the new value stands at `positions.targets`.
     """
-    zero = jnp.zeros(group.varshape, group.dtype)
-    entries = jacobian_entries(group, hidden_vals, input_vals)
-    return jnp.stack([jnp.stack([zero if e is None else e for e in row], axis=-1) for row in entries], axis=-2)
-
-
-HiddenGroup.diagonal_jacobian = diagonal_jacobian
-
-
-def jacobian_entries(group: HiddenGroup, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> Matrix:
-    """As `diagonal_jacobian`, an array `(*varshape,)` for each entry; None where new does not depend on old."""
     _, pull_states = jax.vjp(lambda *values: group.transition(values, input_vals), *hidden_vals)
 
     def pullback(slots: Sequence[jax.Array]) -> list[jax.Array]:
