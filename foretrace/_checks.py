@@ -145,14 +145,20 @@ def require_function(name: str, value: Any, form: str = "") -> None:
         raise TypeError(f"`{name}` is a function{f' {form}' if form else ''}; got {_shown(value)}.")
 
 
-def call_problem(function: Any, count: int) -> str | None:
-    """Why a function cannot be called with so many arguments; None where it can, or where that is not known."""
+def call_problem(function: Any, count: int, **named: Any) -> str | None:
+    """Why a function cannot be called with so many arguments; None where it can, or where that is not known.
+
+    Args:
+        function: The function.
+        count: How many arguments it is given by position.
+        **named: Arguments by name.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a function of C
         return None
     try:
-        signature.bind(*[None] * count)
+        signature.bind(*[None] * count, **named)
     except TypeError as error:
         return str(error)
     return None

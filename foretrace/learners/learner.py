@@ -29,7 +29,7 @@ from foretrace.learners.blocks import steps_in_block
 from foretrace.learners.carrying import TraceForm, begin_optimizer
 from foretrace.learners.differentiable import DifferentiableCall, make_call
 from foretrace.learners.drive import Ran, Window, drive, drive_windows
-from foretrace.learners.losses import check_loss_call, checked_loss, split_loss
+from foretrace.learners.losses import check_loss_call, checked_loss, reads_params, split_loss, warn_of_constants
 from foretrace.learners.sequences import check_length, check_mask, length_of, sequence_advice
 from foretrace.learners.training import Trainable
 from foretrace.rules.registry import make_rule
@@ -213,7 +213,8 @@ class Learner:
             carry: From `init`, or from the piece of the sequence before.
             xs: Inputs, time first; for a step with several inputs, a tuple of them.
             ys: Targets, time first; None where the loss needs none.
-            loss: `loss(out, y)`, or `loss(out)` without targets: a scalar for each step.
+            loss: `loss(out, y)`, or `loss(out)` without targets: a scalar for each step. A loss with an argument named
+                `params` is given the parameters too, and differentiated by them.
             mask: Weights `(T,)` of the losses; traces run on where it is zero.
             has_aux: Whether `loss` returns `(loss, aux)`.
             external: What the rule takes at each step beside the inputs (a modulator, targets to project), time first.
@@ -261,7 +262,12 @@ class Learner:
                 "beside the state, `return state, out`."
             )
         check_loss_call(loss, targets=ys is not None)
-        losses = Losses(self, loss, ys is not None, has_aux)
+        learned = self.model.split.params_of(params)
+        losses = Losses(
+            self, loss, ys is not None, has_aux, jax.tree.structure(learned) if reads_params(loss) else None
+        )
+        losses.warn_of_constants(learned, items)
+        flat += jax.tree.leaves(learned) if reads_params(loss) else []
         window = length_of(items) if self.rule.exact and self.window is None else self.window
         if window is None:
             total, states, trace, found = drive(
@@ -272,7 +278,16 @@ class Learner:
                 self.plan, self.rule, flat, states, trace, items, losses.window, window
             )
         assert total is not None
-        return self.model.unflatten_params(total), self._carry(states, trace), found
+        own, further = self._own(total)
+        grads = self.model.unflatten_params(own)
+        if losses.params is not None:
+            grads = jax.tree.map(jnp.add, grads, jax.tree.unflatten(losses.params, further))
+        return grads, self._carry(states, trace), found
+
+    def _own(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """The arrays of the parameters as the engine has them, and again as a loss reads them."""
+        count = len(self.plan.program.params)
+        return flat[:count], flat[count:]
 
     def _require_finite(self, params: Any, flags: Any, carry: Carry) -> None:
         require_finite(self.plan, params, flags, self.model.flatten_state(carry.state)[0])
@@ -437,30 +452,60 @@ def at_start(learner: Any, params: Any, state: Any, what: str) -> tuple[Learner,
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """A user's loss over the outputs of a block, side by side."""
+    """A user's loss over the outputs of a block, side by side.
+
+    Attributes:
+        learner: The learner.
+        loss: The loss of one step.
+        targets: Whether it takes a target.
+        has_aux: Whether it returns an auxiliary value.
+        params: The structure of the parameters, where the loss reads them; their arrays come behind the engine's own.
+    """
 
     learner: Learner
     loss: Callable[..., Any]
     targets: bool
     has_aux: bool
+    params: Any = None
 
     def forward(self, params: Sequence[Any], states: States, part: Any) -> Ran:
-        states, steps, outputs = run_steps(self.learner.plan, params, states, part["inputs"])
-        gradient = jax.value_and_grad(self._one, has_aux=True, allow_int=True)
-        (_, (values, aux)), by_outputs = jax.vmap(gradient)(outputs, part["ys"], part["mask"])
+        own, further = self.learner._own(params)
+        states, steps, outputs = run_steps(self.learner.plan, own, states, part["inputs"])
+        gradient = jax.value_and_grad(self._summed, argnums=(0, 1), has_aux=True, allow_int=True)
+        (_, (values, aux)), (by_outputs, by_params) = gradient(outputs, list(further), part)
         by_hidden = [jnp.zeros_like(value) for value in steps.hidden]
         collected = (values, aux, self._observed(steps, outputs, values))
-        return Ran(states, steps, Cotangents(by_outputs, by_hidden), collected, part["external"])
+        return Ran(states, steps, Cotangents(by_outputs, by_hidden), collected, part["external"], by_params)
 
     def window(self, params: Sequence[Any], states: States, part: Any) -> tuple[jax.Array, Window]:
-        states, steps, outputs = run_steps(self.learner.plan, params, states, part["inputs"])
-        weighted, (values, aux) = jax.vmap(self._one)(outputs, part["ys"], part["mask"])
-        return jnp.sum(weighted), Window(states, steps, (values, aux, self._observed(steps, outputs, values)))
+        own, further = self.learner._own(params)
+        states, steps, outputs = run_steps(self.learner.plan, own, states, part["inputs"])
+        total, (values, aux) = self._summed(outputs, further, part)
+        return total, Window(states, steps, (values, aux, self._observed(steps, outputs, values)))
 
-    def _one(self, outputs: Sequence[Any], y: Any, mask: Any) -> tuple[Any, Any]:
+    def warn_of_constants(self, params: Any, items: Any) -> None:
+        """Says where the loss closes over parameters, so that it has no derivative by them."""
+        if self.params is None:
+            first = lambda tree: jax.tree.map(
+                lambda a: jax.ShapeDtypeStruct(jnp.shape(a)[1:], jnp.result_type(a)), tree
+            )
+            outputs = [
+                jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in self.learner.plan.program.outputs
+            ]
+            one = jax.make_jaxpr(lambda *given: self._one([], *given)[0])(
+                outputs, first(items["ys"]), first(items["mask"])
+            )
+            warn_of_constants(one.consts, params, self.learner.plan.program.params)
+
+    def _summed(self, outputs: Sequence[Any], params: Sequence[Any], part: Any) -> tuple[jax.Array, Any]:
+        """The summed losses of the steps, with what `_one` gives beside each."""
+        weighted, beside = jax.vmap(functools.partial(self._one, params))(list(outputs), part["ys"], part["mask"])
+        return jnp.sum(weighted), beside
+
+    def _one(self, params: Sequence[Any], outputs: Sequence[Any], y: Any, mask: Any) -> tuple[Any, Any]:
         out = self.learner.model.unflatten_output(outputs)
-        found = self.loss(out, y) if self.targets else self.loss(out)
-        value, aux = split_loss(found, self.has_aux)
+        read = {} if self.params is None else {"params": jax.tree.unflatten(self.params, params)}
+        value, aux = split_loss(self.loss(*([out, y] if self.targets else [out]), **read), self.has_aux)
         number = checked_loss(value)
         return (number if mask is None else number * mask), (number, aux)
 

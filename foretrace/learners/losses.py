@@ -1,5 +1,8 @@
 """What a loss must be, for every learner: one real floating number for a step."""
 
+import inspect
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,6 +11,7 @@ import jax.numpy as jnp
 from foretrace._checks import call_problem, require_function
 from foretrace._units import without_unit
 from foretrace.frontends.trees import form_text, tree_spec
+from foretrace.program.records import Leaf
 
 
 def checked_loss(loss: Any, shape: tuple[int, ...] = (), owner: str = "The loss") -> jax.Array:
@@ -49,10 +53,41 @@ def check_loss_call(loss: Any, targets: bool) -> None:
     """Refuses a loss that cannot be called with an output and, where there are targets, a target."""
     form = "`loss(out, y)`" if targets else "`loss(out)`"
     require_function("loss", loss, form)
-    problem = call_problem(loss, 2 if targets else 1)
+    names = {"params": None} if reads_params(loss) else {}
+    problem = call_problem(loss, 2 if targets else 1, **names)
     if problem:
         given = "with targets" if targets else "without targets (`ys`)"
-        raise TypeError(f"A loss is called as {form} {given}, and this one cannot be: {problem}.")
+        raise TypeError(
+            f"A loss is called as {form} {given}, and this one cannot be: {problem}. Only an argument that is named "
+            "`params` may stand beside them, for the parameters."
+        )
+
+
+def reads_params(loss: Any) -> bool:
+    """Whether a loss takes the parameters, as an argument of the name `params`."""
+    try:
+        return "params" in inspect.signature(loss).parameters
+    except (TypeError, ValueError):  # a function of C
+        return False
+
+
+def warn_of_constants(constants: Sequence[Any], params: Any, leaves: Sequence[Leaf]) -> None:
+    """Warns where the constants of a loss are parameters: it closes over them, and has no derivative by them.
+
+    Args:
+        constants: What the traced loss closes over.
+        params: The parameters.
+        leaves: The parameters of the program, for their names.
+    """
+    closed_over, arrays = set(map(id, constants)), jax.tree.leaves(params)
+    found = [k for k, array in enumerate(arrays) if id(array) in closed_over]
+    if found:
+        named = ", ".join(f"`{leaves[k].name}`" for k in found) if len(arrays) == len(leaves) else str(len(found))
+        warnings.warn(
+            f"The loss closes over parameters ({named}), which are constants to it: no gradient comes of them. Let it "
+            "take them as an argument named `params`, as in `loss(out, y, params)`.",
+            stacklevel=2,
+        )
 
 
 def check_step_call(step_fn: Any, count: int) -> None:
