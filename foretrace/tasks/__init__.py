@@ -8,6 +8,7 @@ success, the published stop criterion (`goal`) and a picture of a trial (`plot`)
 import dataclasses
 from typing import Any
 
+from foretrace.tasks.arrays import ArrayTask, from_arrays
 from foretrace.tasks.evidence import EvidenceAccumulation
 from foretrace.tasks.images import SequentialDigits, SequentialMNIST
 from foretrace.tasks.match_to_sample import DelayedMatchToSample
@@ -66,9 +67,33 @@ def find_task(name: str, **settings: Any) -> Task:
     return found(**settings)
 
 
+def as_task(given: Any) -> Any:
+    """A task from what a user gives as one: a task, its name, or a pair of arrays `(X, y)`.
+
+    Raises:
+        TypeError: None of these.
+
+    Examples:
+        >>> as_task("adding").name
+        'adding'
+    """
+    if isinstance(given, str):
+        return find_task(given)
+    if isinstance(given, tuple | list) and len(given) == 2:
+        return from_arrays(*given)
+    if isinstance(given, type) or not callable(getattr(given, "sample", None)):
+        shown = given.__name__ if isinstance(given, type) else type(given).__name__
+        raise TypeError(
+            f"Got {shown} as a task. A task is one of `foretrace.tasks`, such as `EvidenceAccumulation()`, its name "
+            "('evidence'), or a pair of arrays `(X, y)`, as `tasks.from_arrays(X, y)` takes them."
+        )
+    return given
+
+
 __all__ = [
     "TASKS",
     "Adding",
+    "ArrayTask",
     "Copy",
     "DelayedMatchToSample",
     "EvidenceAccumulation",
@@ -81,5 +106,7 @@ __all__ = [
     "StoreRecall",
     "Task",
     "Trial",
+    "as_task",
     "find_task",
+    "from_arrays",
 ]

@@ -8,6 +8,7 @@ from typing import Any, TextIO
 import jax
 import jax.numpy as jnp
 
+from foretrace.tasks import as_task
 from foretrace.train.checkpoint import name_of
 from foretrace.train.folder import Folder
 from foretrace.train.iteration import Training, TrainState
@@ -50,7 +51,8 @@ def fit(
 
     Args:
         learner: A learner from `foretrace.compile`, of any kind of model and by any rule, `"BPTT"` included.
-        task: A task of `foretrace.tasks`, or anything with its methods.
+        task: A task of `foretrace.tasks`, its name, or a pair of arrays `(X, y)`, as `tasks.from_arrays` takes them; or
+            anything with the methods of a task.
         optimizer: An optax gradient transformation, schedules included.
         iterations: Batches of trials to learn from, those before a resumption included.
         batch_size: Trials in a batch. A learner of a function must have been compiled for it.
@@ -98,6 +100,7 @@ def fit(
     _check(optimizer, iterations, batch_size, update_every, validate_every, checkpoint_every, keep, patience)
     if (stop or patience) and validate_every is None:
         raise ValueError("`stop` and `patience` look at validations: say how often with `validate_every=`.")
+    task = as_task(task)
     trainable = _trainable(learner)(batch_size, seed, params, state)
     _check_params(trainable.params)
     training = Training(
@@ -142,7 +145,7 @@ def _clipped(optimizer: Any, clip: float) -> Any:
     try:
         import optax
     except ImportError as error:
-        raise ImportError("Clipping needs optax: pip install foretrace[train]") from error
+        raise ImportError("Clipping needs optax: pip install 'foretrace[train]'") from error
     return optax.chain(optax.clip_by_global_norm(clip), optimizer)
 
 
