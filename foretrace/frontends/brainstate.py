@@ -11,11 +11,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import brainstate
+import jax
+import jax.numpy as jnp
 
 from foretrace._jax import ClosedJaxpr, close_jaxpr, is_float, new_jaxpr
 from foretrace.errors import (
     CompilationError,
     EmptyModelError,
+    ExampleInputError,
     NoRecurrentStateError,
     NotSupportedError,
     StateMismatchError,
@@ -30,6 +33,11 @@ from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, Dia
 from foretrace.program.records import Leaf, path_name
 
 States = dict[Path, brainstate.State]
+
+_FOR_A_BATCH = (
+    "For a batch, the states are made for it: pass `batch_size=` to `foretrace.compile`, or to "
+    "`brainstate.nn.init_all_states`."
+)
 
 
 class BrainstateFrontend:
@@ -65,7 +73,7 @@ class BrainstateFrontend:
         model_states = model.states()
         _make_random_keys(model_states.values())
         stateful = brainstate.transform.StatefulFunction(guarded_call(model), return_only_write=False)
-        with example_input_errors((inputs, named)), _initialisation_errors():
+        with _batch_advice((inputs, named)), example_input_errors((inputs, named)), _initialisation_errors():
             stateful.make_jaxpr(*inputs, **named)
         key = stateful.get_arg_cache_key(*inputs, **named)
         used = _by_path(stateful.get_states_by_cache(key), model_states)
@@ -231,16 +239,24 @@ def _is_hidden(state: brainstate.State, spec: TreeSpec) -> bool:
 def _advice(error: CompilationError, carried: Sequence[str]) -> str | None:
     """What a module that cannot be compiled probably lacks."""
     if isinstance(error, StateMismatchError):
-        return (
-            "For a batch, the states are made for it: pass `batch_size=` to `foretrace.compile`, or to "
-            "`brainstate.nn.init_all_states`."
-        )
+        return _FOR_A_BATCH
     if isinstance(error, EmptyModelError):
         return "What is to be trained is a `brainstate.ParamState`."
     if not isinstance(error, NoRecurrentStateError):
         return None
     found = f" The step writes {', '.join(carried)}." if carried else ""
     return f"A state with a history is a `brainstate.HiddenState`.{found}"
+
+
+@contextmanager
+def _batch_advice(inputs: Any) -> Iterator[None]:
+    """Where a step cannot take an input that looks like a batch, says how states are made for one."""
+    try:
+        yield
+    except ExampleInputError as error:
+        if all(jnp.ndim(leaf) < 2 for leaf in jax.tree.leaves(inputs)):
+            raise
+        raise ExampleInputError(f"{error} {_FOR_A_BATCH}") from error
 
 
 def _make_random_keys(states: Iterable[brainstate.State]) -> None:

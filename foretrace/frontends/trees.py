@@ -126,7 +126,7 @@ def tree_spec(value: Any, prefix: Path = (), bare: str = "value") -> TreeSpec:
     Args:
         value: Any pytree of arrays, scalars, abstract arrays or quantities.
         prefix: Stands before the keys of every path.
-        bare: The path of an array that has neither a prefix nor keys.
+        bare: Stands before a path that has no prefix and begins with no name: of a bare array, or of one in a tuple.
 
     Returns:
         The structure, paths, units and abstract values.
@@ -145,7 +145,7 @@ def tree_spec(value: Any, prefix: Path = (), bare: str = "value") -> TreeSpec:
     units: list[Any] = []
     for keys, node in nodes:
         path = prefix + tuple(_key_name(key) for key in keys)
-        paths.append(path or (bare,))
+        paths.append(path if path and isinstance(path[0], str) else (bare, *path))
         units.append(unit_of(node))
     leaves, treedef = jax.tree.flatten(value)
     if len(leaves) != len(paths):

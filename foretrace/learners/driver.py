@@ -25,13 +25,15 @@ from foretrace._checks import (
     require_numeric,
 )
 from foretrace.engine.sequence import scan_blocks
+from foretrace.errors import ExampleInputError
+from foretrace.frontends.trees import tree_spec
 from foretrace.learners.alone import alone
 from foretrace.learners.carrying import TraceForm, begin_optimizer
 from foretrace.learners.data import MultiStepData, Stacked, has_marks
 from foretrace.learners.executor import ModuleExecutor
 from foretrace.learners.losses import check_step_call
 from foretrace.learners.recording import OtherForm, StepFunction, TracedStep, trace_step
-from foretrace.learners.sequences import check_mask, length_of
+from foretrace.learners.sequences import check_mask, length_of, sequence_advice
 from foretrace.learners.traced_sequence import Begin, TracedSequence
 from foretrace.program.diagnostics import Path
 from foretrace.program.records import path_name
@@ -271,6 +273,18 @@ class SequenceDriverMixin:
                 state.value = value
             raise
 
+    @contextmanager
+    def _sequence_advice(self, sequences: Sequence[Any]) -> Iterator[None]:
+        """Where the model cannot take an item of a sequence, says what was probably meant by the sequence."""
+        try:
+            yield
+        except ExampleInputError as error:
+            step = self.executor.traced.flat.inputs
+            alike = [one for one in sequences if tree_spec(((one,), {})).skeleton == step.skeleton]
+            if len(alike) == 0:
+                raise
+            raise ExampleInputError(f"{error} {sequence_advice(step, ((alike[0],), {}))}") from error
+
     def _finish(self, run: TracedSequence, begin: Begin) -> None:
         run.finish(begin.states)
         self.etrace.value = begin.trace
@@ -292,7 +306,8 @@ class SequenceDriverMixin:
             first = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), items[0])
             shape = None if has_aux is None else loss_shape
             options: dict[str, Any] = dict(has_aux=bool(has_aux), shifted=shifted, observed=self.check_finite)
-            return _Piece(trace_step(self, step_fn, first, length=steps, loss_shape=shape, **options), items)
+            with self._sequence_advice(sequences):
+                return _Piece(trace_step(self, step_fn, first, length=steps, loss_shape=shape, **options), items)
 
         def one_by_one() -> list[_Piece]:
             try:

@@ -216,3 +216,14 @@ def test_python_numbers_convert_where_nothing_is_lost():
     assert model.flatten_params(2)[0].dtype == jnp.float32
     with pytest.raises(ExampleInputError):
         model.flatten_inputs(jnp.ones(3, jnp.float32), 1.5)
+
+
+def test_tuples_are_named_by_what_they_are():
+    def step(params, state, x):
+        first = 0.9 * state[0] + x @ params[0]
+        return (first, 0.8 * state[1] + first * params[1]), first
+
+    given = (jnp.ones((3, 4)), jnp.ones(4))
+    program = trace_model(step, jnp.ones(3), params=given, state=(jnp.zeros(4), jnp.zeros(4))).program
+    assert [leaf.name for leaf in program.params] == ["params[0]", "params[1]"]
+    assert [leaf.name for leaf in program.hidden] == ["state[0]", "state[1]"]

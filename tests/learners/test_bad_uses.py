@@ -180,6 +180,9 @@ MAKING: dict[str, Bad] = {
     "a policy by its word": Bad(lambda: compiled(control_flow="hold"), TypeError, "ControlFlowPolicy"),
     "a method that is none": Bad(lambda: net(batch_size=2, vjp_method="exact"), ValueError, "'multi-step'"),
     "a forgotten batch size": Bad(net, ft.StateMismatchError, "batch_size"),
+    "a forgotten batch size of a cell": Bad(
+        lambda: net(lambda: brainstate.nn.GRUCell(INPUTS, UNITS)), ft.ExampleInputError, "batch_size="
+    ),
     "another batch size": Bad(lambda: net(batch_size=3), ft.ExampleInputError, "pass one step's input"),
     "a batch size in words": Bad(lambda: net(batch_size="two"), TypeError, "`batch_size` is a number"),
     "a hidden state that is none": Bad(lambda: net(ShortTerm, batch_size=2), ft.NoRecurrentStateError, "HiddenState"),
@@ -267,6 +270,9 @@ MODULE: dict[str, Bad] = {
     "sequences of two lengths": Bad(
         lambda: module().etrace_grad(XS, YS[:2], step_fn=lambda x, y: read(x)), ValueError, "same number of steps"
     ),
+    "batch first": Bad(lambda: etrace_grad(XS.swapaxes(0, 1)), ft.ExampleInputError, "batch first"),
+    "one step as a sequence": Bad(lambda: etrace_grad(XS[0]), ft.ExampleInputError, "put time in front"),
+    "a sequence of another batch": Bad(lambda: etrace_grad(XS[:, :1]), ft.ExampleInputError, "one batch size"),
     "a marked sequence": Bad(lambda: etrace_grad(ft.MultiStepData(XS)), TypeError, "inside `step_fn`"),
     "data with the batch first": Bad(
         lambda: etrace_grad(jnp.swapaxes(XS, 0, 1)), ValueError, "\\[2, 3\\] was expected"
