@@ -143,7 +143,7 @@ class Experiment:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of a network and its training."""
-    parser.add_argument("task", metavar="TASK", help="what to learn; `foretrace tasks` lists them")
+    parser.add_argument("task", metavar="TASK", help="what to learn: `foretrace tasks` lists them; or file.py:Name")
     parser.add_argument(
         "--set", action="append", type=name_value, default=[], metavar="NAME=VALUE", help="a setting of the task"
     )
@@ -178,10 +178,9 @@ def make_experiment(options: argparse.Namespace) -> Experiment:
         UsageError: A task, a cell or a setting that does not exist, or makes no sense.
     """
     from foretrace import train
-    from foretrace.tasks import find_task
 
     with as_usage():
-        task = find_task(options.task, **dict(options.set))
+        task = _task(options.task, dict(options.set))
         defaults = defaults_of(task.name)
         arguments = _network(options, defaults.network)
         network = train.network(
@@ -190,11 +189,31 @@ def make_experiment(options: argparse.Namespace) -> Experiment:
         training, chosen = _training(options, defaults.training, network.cell in SPIKING)
         optimizer = _optimizer(chosen, task, training.get("update_every"))
     words = {
-        "task": {"name": task.name, **{f.name: getattr(task, f.name) for f in dataclasses.fields(task)}},
+        "task": {"name": task.name, **_plain_settings(task)},
         "network": dict(arguments),
         "training": {**chosen, **training},
     }
     return Experiment(task, network, training, optimizer, words, dict(defaults.rule))
+
+
+def _task(named: str, settings: dict[str, Any]) -> Any:
+    """A task of the package by its name, or of a file: a task, a class, a function that makes one, or arrays."""
+    from foretrace.cli.loading import load
+    from foretrace.tasks import as_task, find_task
+
+    if ":" not in named:
+        return find_task(named, **settings)
+    found, _ = load(named)
+    if settings and not callable(found):
+        raise UsageError(f"--set gives settings to a class or a function of a task, and `{named}` is neither.")
+    return as_task(found(**settings) if callable(found) else found)
+
+
+def _plain_settings(task: Any) -> dict[str, Any]:
+    """The settings of a task that are no data."""
+    fields = dataclasses.fields(task) if dataclasses.is_dataclass(task) else ()
+    values = {field.name: getattr(task, field.name) for field in fields}
+    return {name: value for name, value in values.items() if isinstance(value, int | float | str | tuple | None)}
 
 
 def _network(options: argparse.Namespace, published: Mapping[str, Any]) -> dict[str, Any]:

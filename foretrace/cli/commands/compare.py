@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compares, and leaves tables and a figure; a rule that diverged is compared as it was before, and is a failure."""
-    from foretrace.cli.commands.train import new_folder
+    from foretrace.cli.commands.train import new_folder, task_label
     from foretrace.cli.comparison import Comparison, write_comparison
 
     if options.resume and options.folder is None:
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.quiet:
         print("\n".join([*describe(experiment), f"rules     {', '.join(rule.label for rule in rules)}"]), flush=True)
     comparison, diverged = Comparison(experiment), []
-    folder = options.folder or new_folder(f"compare-{options.task}")
+    folder = options.folder or new_folder(f"compare-{task_label(options)}")
     for rule in rules:
         result = _trained(options, experiment, rule, folder)
         comparison.add(rule, result)

@@ -35,6 +35,7 @@ EXAMPLES = [
     "foretrace train evidence --set n_cues=1 --set delay=100 --hidden 20 --iterations 50     a short look",
     "foretrace train adding --cell LSTM --hidden 64 --lr 3e-3 --rule pp_prop --rule-set decay_or_rank=0.95",
     "foretrace train dms --folder runs/dms --resume                   goes on where it stopped",
+    "foretrace train my_task.py:MyTask --cell GRU --hidden 32         a task, or arrays, of your own",
 ]
 
 
@@ -142,7 +143,12 @@ def folder_of(options: argparse.Namespace, rule: RuleChoice) -> Path | None:
     """Where the run is saved: the folder given, or a new one."""
     if options.no_folder:
         return None
-    return options.folder or new_folder(f"{options.task}-{rule.label}")
+    return options.folder or new_folder(f"{task_label(options)}-{rule.label}")
+
+
+def task_label(options: argparse.Namespace) -> str:
+    """What the task is called in the name of a folder."""
+    return str(options.task).rpartition(":")[2]
 
 
 def new_folder(name: str) -> Path:
