@@ -64,11 +64,12 @@ def check_loss_call(loss: Any, targets: bool) -> None:
 
 
 def reads_params(loss: Any) -> bool:
-    """Whether a loss takes the parameters, as an argument of the name `params`."""
+    """Whether a loss takes the parameters: as an argument of the name `params`, with no value of its own."""
     try:
-        return "params" in inspect.signature(loss).parameters
+        found = inspect.signature(loss).parameters.get("params")
     except (TypeError, ValueError):  # a function of C
         return False
+    return found is not None and found.default is inspect.Parameter.empty
 
 
 def warn_of_constants(constants: Sequence[Any], params: Any, leaves: Sequence[Leaf]) -> None:

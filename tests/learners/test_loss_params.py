@@ -1,5 +1,6 @@
 """Losses that read the parameters: their derivative by them is part of the gradient, for every rule and library."""
 
+import functools
 from typing import Any
 
 import brainstate
@@ -142,3 +143,12 @@ def test_third_argument_of_another_name_is_refused() -> None:
     learner = ft.compile(step, "D_RTRL", XS[0], params=PARAMS, state=STATE)
     with pytest.raises(TypeError, match="named `params`"):
         learner.grad(PARAMS, learner.init(), XS, YS, loss=lambda out, y, weights: plain(out, y))
+
+
+def test_parameters_that_were_given_already_are_left_alone() -> None:
+    learner = ft.compile(step, "D_RTRL", XS[0], params=PARAMS, state=STATE)
+    old = jax.tree.map(lambda p: 2.0 * p, PARAMS)
+    found, _, losses = learner.grad(PARAMS, learner.init(), XS, YS, loss=functools.partial(penalised, params=old))
+    without, _, values = learner.grad(PARAMS, learner.init(), XS, YS, loss=plain)
+    assert_close(found, without)
+    assert_close(losses, values + penalty(old))
