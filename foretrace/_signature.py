@@ -1,0 +1,25 @@
+"""How a class is called, for `help`, notebooks and editors, where something stands in front of its `__init__`."""
+
+import inspect
+
+
+class InitSignature:
+    """The signature of a class's own `__init__`, as its `__signature__`.
+
+    Python reads `__new__` and a metaclass's `__call__` first, and those that take anything hide what `__init__` takes.
+
+    Examples:
+        >>> class Anything:
+        ...     __signature__ = InitSignature()
+        ...     def __new__(cls, *args, **options):
+        ...         return super().__new__(cls)
+        >>> class Scale(Anything):
+        ...     def __init__(self, factor=1.0):
+        ...         self.factor = factor
+        >>> print(inspect.signature(Scale))
+        (factor=1.0)
+    """
+
+    def __get__(self, instance: object, cls: type) -> inspect.Signature:
+        own = inspect.signature(cls.__init__)
+        return own.replace(parameters=list(own.parameters.values())[1:])
