@@ -6,14 +6,14 @@ import inspect
 class InitSignature:
     """The signature of a class's own `__init__`, as its `__signature__`.
 
-    Python reads `__new__` and a metaclass's `__call__` first, and those that take anything hide what `__init__` takes.
+    Python reads a metaclass's `__call__` first, and one that takes anything hides what `__init__` takes.
 
     Examples:
-        >>> class Anything:
+        >>> class Anything(type):
+        ...     def __call__(cls, *args, **options):
+        ...         return super().__call__(*args, **options)
+        >>> class Scale(metaclass=Anything):
         ...     __signature__ = InitSignature()
-        ...     def __new__(cls, *args, **options):
-        ...         return super().__new__(cls)
-        >>> class Scale(Anything):
         ...     def __init__(self, factor=1.0):
         ...         self.factor = factor
         >>> print(inspect.signature(Scale))
@@ -21,5 +21,5 @@ class InitSignature:
     """
 
     def __get__(self, instance: object, cls: type) -> inspect.Signature:
-        own = inspect.signature(cls.__init__)
+        own = inspect.signature(cls.__init__)  # type: ignore[misc]
         return own.replace(parameters=list(own.parameters.values())[1:])

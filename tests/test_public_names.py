@@ -84,6 +84,12 @@ def test_name_takes_its_parameters(name: str) -> None:
     assert CALLED_WITH[name] <= set(inspect.signature(getattr(ft, name)).parameters)
 
 
+@pytest.mark.parametrize("name", ["D_RTRL", "EProp", "ETraceVjpAlgorithm", "ParamDimVjpAlgorithm", "ETraceVmap"])
+def test_class_says_how_it_is_called(name: str) -> None:
+    _, *own = inspect.signature(getattr(ft, name).__init__).parameters
+    assert list(inspect.signature(getattr(ft, name)).parameters) == own
+
+
 @pytest.mark.parametrize("name", HAS)
 def test_record_has_its_names(name: str) -> None:
     record = getattr(ft, name)

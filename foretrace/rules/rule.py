@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import jax
 
-from foretrace._signature import InitSignature
 from foretrace.engine.evaluate import Step
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan
@@ -50,7 +49,6 @@ class Rule:
     external: ClassVar[str | None] = None
     exact: ClassVar[bool] = False
     keeps_traces: ClassVar[bool] = True
-    __signature__: ClassVar[InitSignature] = InitSignature()
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         if args and hasattr(args[0], "states") and callable(args[0]):
