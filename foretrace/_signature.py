@@ -16,10 +16,14 @@ class InitSignature:
         ...     __signature__ = InitSignature()
         ...     def __init__(self, factor=1.0):
         ...         self.factor = factor
-        >>> print(inspect.signature(Scale))
-        (factor=1.0)
+        ...     def __call__(self, x):
+        ...         return self.factor * x
+        >>> print(inspect.signature(Scale), inspect.signature(Scale(2.0)))
+        (factor=1.0) (x)
     """
 
     def __get__(self, instance: object, cls: type) -> inspect.Signature:
+        if instance is not None:
+            raise AttributeError("`__signature__` is that of the class; an instance is called by its `__call__`.")
         own = inspect.signature(cls.__init__)  # type: ignore[misc]
-        return own.replace(parameters=list(own.parameters.values())[1:])
+        return own.replace(parameters=list(own.parameters.values())[1:], return_annotation=inspect.Signature.empty)
