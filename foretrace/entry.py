@@ -4,7 +4,8 @@ This module joins the frontends, which know model libraries, to the compiler, wh
 """
 
 import inspect
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from foretrace._checks import is_whole, optional_count, require_choice, require_count, require_flag
 from foretrace._optional import load
@@ -15,6 +16,64 @@ from foretrace.frontends import frontend_of, trace_model
 from foretrace.learners import Learner
 from foretrace.program.control_flow import ControlFlowPolicy
 from foretrace.rules import ETraceConfig, Rule, find_rule, make_rule
+
+if TYPE_CHECKING:
+    from foretrace.learners import ETraceVjpAlgorithm, ETraceVmap
+
+
+class _HoldsStates(Protocol):
+    """What a type checker knows a brainstate module by, without brainstate."""
+
+    @property
+    def states(self) -> Callable[..., Any]: ...
+
+    @property
+    def init_state(self) -> Callable[..., Any]: ...
+
+
+@overload
+def compile(
+    model: _HoldsStates,
+    algorithm: Any,
+    *example_inputs: Any,
+    params: Any = None,
+    state: Any = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+    verbose: int = 0,
+    vmap: Literal[True],
+    **options: Any,
+) -> "ETraceVmap": ...
+
+
+@overload
+def compile(
+    model: _HoldsStates,
+    algorithm: Any,
+    *example_inputs: Any,
+    params: Any = None,
+    state: Any = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+    verbose: int = 0,
+    vmap: bool = False,
+    **options: Any,
+) -> "ETraceVjpAlgorithm": ...
+
+
+@overload
+def compile(
+    model: Any,
+    algorithm: Any,
+    *example_inputs: Any,
+    params: Any = None,
+    state: Any = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+    verbose: int = 0,
+    vmap: bool = False,
+    **options: Any,
+) -> Learner: ...
 
 
 def compile(

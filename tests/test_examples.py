@@ -31,6 +31,19 @@ def numbers(printed: str, pattern: str) -> list[float]:
     return [float(found) for found in re.findall(pattern, printed, re.MULTILINE)]
 
 
+@pytest.mark.parametrize("folder", [EXAMPLES, EXAMPLES / "from_braintrace"], ids=lambda folder: folder.name)
+def test_page_lists_every_example_by_its_first_line(folder: Path) -> None:
+    page = (EXAMPLES.parent / "docs" / "examples.md").read_text()
+    first = {path.name: path.read_text().splitlines()[0].strip('"') for path in folder.glob("*.py")}
+    rows = [f"| `{name}` | {line} |" for name, line in first.items()]
+    assert [row for row in rows if row not in page] == []
+
+
+def test_page_lists_no_other_example() -> None:
+    page = (EXAMPLES.parent / "docs" / "examples.md").read_text()
+    assert set(re.findall(r"^\| `(.+?)` \|", page, re.MULTILINE)) == {path.name for path in EXAMPLES.rglob("*.py")}
+
+
 def test_every_example_is_run() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {
         *REPORTS,

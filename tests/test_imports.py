@@ -8,7 +8,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "foretrace"
 
-BASE = {"_checks", "_jax", "_look", "_optional", "_units", "errors"}
+BASE = {"_checks", "_jax", "_look", "_optional", "_signature", "_units", "errors"}
 PIPELINE = ("program", "ops", "compiler", "engine", "rules")
 
 # What each part of the package may import, besides itself.
@@ -18,6 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_look": set(),
     "_records": set(),
     "_optional": set(),
+    "_signature": set(),
     "_units": set(),
     "errors": set(),
     "_versions": set(),

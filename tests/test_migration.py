@@ -71,3 +71,4 @@ def test_table_is_read_by_its_header() -> None:
 
 def test_version_is_given_in_both_forms() -> None:
     assert ".".join(map(str, ft.__version_info__)) == ft.__version__
+    assert f"\nversion: {ft.__version__}\n" in (Path(__file__).parent.parent / "CITATION.cff").read_text()

@@ -1,4 +1,4 @@
-"""The public names: all there, all documented, and all on the reference page."""
+"""The public names: all there, all documented, and all on the pages of the reference."""
 
 import functools
 import inspect
@@ -60,6 +60,7 @@ HAS = {
 }
 
 
+REFERENCE = "".join(page.read_text() for page in sorted((Path(__file__).parent.parent / "docs/reference").glob("*.md")))
 OURS = [*ft.__all__, "ComparedGradient", "TracedModel", "Parameter", "StepProgram"]
 THEIRS = [f"compat.{name}" for name in compat.__all__ if name not in ft.__all__]
 
@@ -68,21 +69,25 @@ THEIRS = [f"compat.{name}" for name in compat.__all__ if name not in ft.__all__]
 def test_name_is_documented(name: str) -> None:
     value = functools.reduce(getattr, name.split("."), ft)
     assert (inspect.getdoc(value) or "").strip()
-    page = (Path(__file__).parent.parent / "docs" / "reference.md").read_text()
-    assert (f"`foretrace.{name}`" if inspect.ismodule(value) else f"::: foretrace.{name}\n") in page
+    assert (f"`foretrace.{name}`" if inspect.ismodule(value) else f"::: foretrace.{name}\n") in REFERENCE
 
 
 @pytest.mark.parametrize("part", [tasks, train, viz], ids=lambda part: part.__name__)
-def test_names_of_a_part_are_on_the_reference_page(part: ModuleType) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "reference.md").read_text()
+def test_names_of_a_part_are_in_the_reference(part: ModuleType) -> None:
     # A function in a file of its own name is told from that file by its name twice.
     entry = rf"^::: {re.escape(part.__name__)}\.(\w+)(?:\.\1)?$"
-    assert set(re.findall(entry, page, re.MULTILINE)) == set(part.__all__)
+    assert set(re.findall(entry, REFERENCE, re.MULTILINE)) == set(part.__all__)
 
 
 @pytest.mark.parametrize("name", CALLED_WITH)
 def test_name_takes_its_parameters(name: str) -> None:
     assert CALLED_WITH[name] <= set(inspect.signature(getattr(ft, name)).parameters)
+
+
+@pytest.mark.parametrize("name", ["D_RTRL", "EProp", "ETraceVjpAlgorithm", "ParamDimVjpAlgorithm", "ETraceVmap"])
+def test_class_says_how_it_is_called(name: str) -> None:
+    _, *own = inspect.signature(getattr(ft, name).__init__).parameters
+    assert list(inspect.signature(getattr(ft, name)).parameters) == own
 
 
 @pytest.mark.parametrize("name", HAS)

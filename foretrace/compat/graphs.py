@@ -168,6 +168,11 @@ def find_hidden_param_op_relations_from_module(
 ) -> tuple[HiddenParamOpRelation, ...]:
     """The relations of a module with initialised states, by the inputs of one step.
 
+    Args:
+        model: The module, with initialised states.
+        *model_args: Inputs of one step.
+        **model_kwargs: Named inputs of one step.
+
     Examples:
         >>> import brainstate, jax.numpy as jnp, foretrace as ft
         >>> cell = brainstate.nn.init_all_states(brainstate.nn.GRUCell(3, 4))
@@ -196,6 +201,11 @@ def add_hidden_perturbation_from_minfo(minfo: "ModuleInfo") -> HiddenPerturbatio
 
 def add_hidden_perturbation_in_module(model: Any, *model_args: Any, **model_kwargs: Any) -> HiddenPerturbation:
     """The step of a module with a perturbation on every new state, by its inputs.
+
+    Args:
+        model: The module, with initialised states.
+        *model_args: Inputs of one step.
+        **model_kwargs: Named inputs of one step.
 
     Examples:
         >>> import brainstate, jax.numpy as jnp, foretrace as ft

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from brainstate.util import FlattedDict
 
 from foretrace._checks import optional_count, require_flag
+from foretrace._signature import InitSignature
 from foretrace.compiler import CompilationReport, ETraceGraph
 from foretrace.compiler.graph import Discover
 from foretrace.engine.plan import Link
@@ -94,6 +95,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
     """
 
     rule_class: ClassVar[type[Rule] | None] = None
+    __signature__: ClassVar[InitSignature] = InitSignature()  # brainstate's metaclass takes anything
     maps_samples: ClassVar[bool] = False
 
     def __init__(
@@ -402,6 +404,8 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
 class ETraceVjpAlgorithm(ETraceAlgorithm):
     """A learner whose calls have the rule's gradient as their derivative.
 
+    The arguments are those of `ETraceAlgorithm`.
+
     Examples:
         >>> import brainstate, jax.numpy as jnp
         >>> from foretrace.learners.module import ParamDimVjpAlgorithm
@@ -445,6 +449,8 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
 class ParamDimVjpAlgorithm(ETraceVjpAlgorithm):
     """D-RTRL: a trace for every parameter and position.
 
+    The arguments are those of `ETraceAlgorithm`.
+
     Examples:
         >>> import brainstate
         >>> ParamDimVjpAlgorithm(brainstate.nn.GRUCell(3, 4)).rule.name
@@ -456,6 +462,8 @@ class ParamDimVjpAlgorithm(ETraceVjpAlgorithm):
 
 class IODimVjpAlgorithm(ETraceVjpAlgorithm):
     """pp_prop, also known as ES-D-RTRL: a trace in two factors, one for each input and one for each output.
+
+    The arguments are those of `ETraceAlgorithm`.
 
     Examples:
         >>> import brainstate
@@ -469,6 +477,8 @@ class IODimVjpAlgorithm(ETraceVjpAlgorithm):
 class HybridDimVjpAlgorithm(ETraceVjpAlgorithm):
     """For each relation, the smaller of a trace per parameter and a factored one.
 
+    The arguments are those of `ETraceAlgorithm`.
+
     Examples:
         >>> import brainstate
         >>> HybridDimVjpAlgorithm(brainstate.nn.GRUCell(3, 4), 0.9).rule.name
@@ -480,6 +490,8 @@ class HybridDimVjpAlgorithm(ETraceVjpAlgorithm):
 
 class RandomProjectionVjpAlgorithm(ETraceVjpAlgorithm):
     """UORO: the whole influence of the parameters by one random projection, without bias.
+
+    The arguments are those of `ETraceAlgorithm`.
 
     Examples:
         >>> import brainstate

@@ -82,6 +82,7 @@ class LearnableConstant(ParamState):
     Args:
         value: The parameter.
         bound: What keeps the constant in its range; None where it may take any value and is the parameter itself.
+        **options: Options of `brainstate.ParamState`.
 
     Examples:
         >>> import brainunit as u

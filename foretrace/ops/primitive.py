@@ -56,6 +56,8 @@ def unmarked() -> Iterator[None]:
 class ETPPrimitive(Primitive):
     """A marked operator and the facts that the compiler reads. `register_primitive` makes and lists one.
 
+    The arguments are those of `register_primitive`.
+
     Attributes:
         impl_fn: What the operator computes, in plain JAX.
         batched: Whether the leading axis of `x` and `y` is said to be a batch axis.

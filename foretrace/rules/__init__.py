@@ -20,6 +20,7 @@ from foretrace.rules.three_factor import ThreeFactor
 from foretrace.rules.uoro import UORO
 
 ES_D_RTRL = pp_prop
+"""The rule `pp_prop` by its other name."""
 
 __all__ = [
     "BPTT",

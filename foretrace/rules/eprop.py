@@ -50,6 +50,7 @@ class EProp(D_RTRL):
         feedback: `'symmetric'` for the derivative of the loss, `'random'` for fixed random weights from the outputs.
         kappa_filter_decay: `kappa` of the filter, from 0 (none) to below 1.
         random_feedback_key: A seed or JAX random key for the feedback weights; None for the seed 0.
+        trace_dtype: As in `D_RTRL`.
 
     Examples:
         >>> from foretrace.rules import EProp

@@ -41,6 +41,9 @@ class OSTLRecurrent(D_RTRL):
 
     In a group whose elements move to other positions, the direct transition of D-RTRL is kept.
 
+    Attributes:
+        trace_dtype: As in `D_RTRL`.
+
     Examples:
         >>> from foretrace.rules import OSTLRecurrent
         >>> OSTLRecurrent().name

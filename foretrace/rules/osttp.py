@@ -25,6 +25,7 @@ class OSTTP(OuterSignal):
         B_list: For each group, in the graph's order, a matrix `(n_target, units)` (an array or a
             `FixedRandomFeedback`), or None for a group that keeps the exact signal, as the paper's last layer does.
         target_timing: `'per-step'`: the target of a step acts on the traces of that step.
+        trace_dtype: As in `D_RTRL`.
 
     Examples:
         >>> from foretrace.rules import OSTTP

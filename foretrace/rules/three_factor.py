@@ -24,6 +24,7 @@ class ThreeFactor(OuterSignal):
     Attributes:
         modulator: The third factor where a step brings none: a number, one for each batch element, or anything that
             broadcasts to the positions of each group. An array as long as the batch is read as one for each element.
+        trace_dtype: As in `D_RTRL`.
 
     Examples:
         >>> from foretrace.rules import ThreeFactor

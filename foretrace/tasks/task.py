@@ -274,6 +274,7 @@ class Generated(Task):
 
     Attributes:
         n_test: Held-out trials, made from keys that no training uses.
+        dt: As in `Task`.
     """
 
     n_test: int = 512
@@ -288,7 +289,11 @@ class Generated(Task):
 
 
 def even_mask(counted: jax.Array) -> jax.Array:
-    """Turns steps that count (T,) into weights that add up to one; none where no step counts."""
+    """Turns steps that count into weights that add up to one; none where no step counts.
+
+    Args:
+        counted: Which steps count, `(T,)`.
+    """
     counted = jnp.asarray(counted, float)
     return counted / jnp.maximum(jnp.sum(counted, axis=0), 1)
 

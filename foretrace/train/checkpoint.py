@@ -135,6 +135,9 @@ def restore(path: str | os.PathLike[str], like: Any = None) -> Any:
 def read(path: str | os.PathLike[str]) -> Checkpoint:
     """Reads a file, after checking that not a bit of it has changed.
 
+    Args:
+        path: The file.
+
     Raises:
         CheckpointError: The file is damaged or is not a checkpoint.
         FileNotFoundError: There is no such file.

@@ -75,6 +75,10 @@ class Result:
 class DivergedError(NonFiniteError):
     """The loss, the gradient or a parameter is no longer finite.
 
+    Args:
+        message: What is not finite, and what may help.
+        result: The run so far.
+
     Attributes:
         result: The run up to the last iteration in which everything was finite.
     """
@@ -88,6 +92,10 @@ class Terminated(SystemExit):
     """The process was told to end, by SIGTERM or SIGHUP, and the run was saved first.
 
     It ends the program with the exit code that is usual then, 128 and the number of the signal.
+
+    Args:
+        signal: The signal.
+        result: The run so far.
 
     Attributes:
         result: The run up to the last iteration that was done.
