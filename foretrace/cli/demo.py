@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from foretrace._repr import bytes_text
 from foretrace.cli.comparison import Comparison, write_rows
 from foretrace.cli.experiment import Experiment, describe
-from foretrace.cli.facts import bytes_text
 
 ONLINE, BPTT = "D_RTRL", "BPTT"
 # With the published damping of 0.3 the gradient of BPTT explodes over these trials, and BPTT learns nothing.
