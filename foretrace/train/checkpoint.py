@@ -333,5 +333,5 @@ def _safetensors() -> ModuleType:
     try:
         import safetensors.numpy
     except ImportError as error:
-        raise ImportError("Checkpoints need safetensors: pip install foretrace[train]") from error
+        raise ImportError("Checkpoints need safetensors: pip install 'foretrace[train]'") from error
     return safetensors.numpy

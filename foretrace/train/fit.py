@@ -142,7 +142,7 @@ def _clipped(optimizer: Any, clip: float) -> Any:
     try:
         import optax
     except ImportError as error:
-        raise ImportError("Clipping needs optax: pip install foretrace[train]") from error
+        raise ImportError("Clipping needs optax: pip install 'foretrace[train]'") from error
     return optax.chain(optax.clip_by_global_norm(clip), optimizer)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from typing import Any
 
 import brainstate
@@ -113,6 +114,60 @@ def test_networks_and_trials() -> None:
     assert repr(trial) == "Trial(inputs (5, 2, 2), targets (5, 2, 1), mask (5, 2))"
 
 
+class Checked(HTMLParser):
+    """Reads HTML, and notes what is open and what a page could fetch or run."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.add(tag)
+        assert not {"src", "href"} & {name for name, _ in attrs}
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def checked(text: str) -> set[str]:
+    """The elements of a whole and harmless piece of HTML."""
+    found = Checked(text)
+    assert found.open == []
+    assert "script" not in found.tags
+    assert "url(" not in text
+    return found.tags
+
+
+def test_a_learner_shows_its_parameters(learner: ft.Learner) -> None:
+    for shown in (learner, learner.graph, learner.report, learner.graph.explain(level=3)):
+        text = shown._repr_html_()
+        assert {"div", "style", "table"} <= checked(text)
+        assert all(word in text for word in ("readout", "(3, 4)", "input @ w", "no history needed"))
+    assert "Learner(D_RTRL, 3 parameters, 1 state in 1 group)" in learner._repr_html_()
+    assert "table" not in checked(learner.graph.explain(level=0)._repr_html_())
+
+
+def test_a_comparison_shows_its_cosines() -> None:
+    row = ft.ComparedGradient("<w>", 0.778, 0.9, 1.0, 1.1, ft.HistoryKind.DIRECT)
+    text = ft.GradientComparison("D_RTRL", (row,), row)._repr_html_()
+    assert "table" in checked(text)
+    assert all(word in text for word in ("0.7780", "&lt;w&gt;", "direct paths"))
+
+
+def test_a_result_shows_metrics_and_a_curve() -> None:
+    text = result()._repr_html_()
+    assert {"table", "svg", "polyline"} <= checked(text)
+    assert "accuracy" in text
+    assert "svg" not in checked(dataclasses.replace(result(), metrics=[])._repr_html_())
+
+
 class Leaky(brainstate.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -128,4 +183,6 @@ def test_the_learner_of_a_module() -> None:
     learner = ft.compile(Leaky(), "D_RTRL", jnp.ones(3))
     assert repr(learner) == f"{type(learner).__name__}(D_RTRL of Leaky, 1 parameter, 1 state in 1 group)"
     assert repr(type(learner)(Leaky())).endswith("(D_RTRL of Leaky, not compiled)")
+    assert "table" in checked(learner._repr_html_())
+    assert "not compiled" in type(learner)(Leaky())._repr_html_()
     assert repr(learner.graph.module_info) == "ModuleInfo(Leaky, 1 parameter, 1 state)"
