@@ -90,6 +90,21 @@ def series(place: int) -> Series:
     return Series(PALETTE[color], DASHES[other], MARKERS[other], HATCHES[other])
 
 
+def require_matplotlib(what: str) -> None:
+    """Looks whether pictures can be drawn.
+
+    Args:
+        what: What is to be drawn, for the error: `Drawing a graph`.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"{what} needs matplotlib: pip install 'foretrace[viz]'") from error
+
+
 @contextlib.contextmanager
 def figure(
     what: str,
@@ -117,13 +132,13 @@ def figure(
         >>> len(drawn.axes)
         1
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(f"{what} needs matplotlib: pip install foretrace[viz]") from error
+    require_matplotlib(what)
+    import matplotlib
+
+    from foretrace._figure import ShownFigure
+
     with matplotlib.rc_context(STYLE | options):
-        made = Figure(figsize=size, layout="constrained", facecolor=PAPER) if given is None else given
+        made = ShownFigure(figsize=size, layout="constrained", facecolor=PAPER) if given is None else given
         ending = None if path is None else ending_of(made, path)
         yield made
         if path is not None:

@@ -8,15 +8,18 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "foretrace"
 
-BASE = {"_checks", "_jax", "_look", "_optional", "_signature", "_units", "errors"}
+BASE = {"_checks", "_html", "_jax", "_look", "_optional", "_repr", "_signature", "_units", "errors"}
 PIPELINE = ("program", "ops", "compiler", "engine", "rules")
 
 # What each part of the package may import, besides itself.
 MAY_IMPORT: dict[str, set[str]] = {
     "_checks": set(),
     "_jax": set(),
-    "_look": set(),
+    "_look": {"_figure"},
     "_records": set(),
+    "_repr": set(),
+    "_html": set(),
+    "_figure": {"_look"},
     "_optional": set(),
     "_signature": set(),
     "_units": set(),

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 
 import foretrace
 from foretrace import train
+from foretrace._repr import bytes_text
 from foretrace.cli.arguments import as_usage
-from foretrace.cli.facts import bytes_text
 from foretrace.cli.measure import Gradient, seconds_in_turn, working_memory
 from foretrace.cli.rules import BPTT, RuleChoice, leak_of, rule_choices
 from foretrace.compiler.reporting.tables import table

@@ -18,8 +18,8 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from foretrace._repr import bytes_text
 from foretrace.cli.experiment import Experiment
-from foretrace.cli.facts import bytes_text
 from foretrace.cli.measure import Gradient, seconds_in_turn, working_memory
 from foretrace.cli.rules import BPTT, RuleChoice
 from foretrace.compiler.reporting.tables import table

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from foretrace._repr import bytes_text
 from foretrace.cli.comparison import Comparison, write_rows
 from foretrace.cli.experiment import Experiment, describe
-from foretrace.cli.facts import bytes_text
 
 ONLINE, BPTT = "D_RTRL", "BPTT"
 # With the published damping of 0.3 the gradient of BPTT explodes over these trials, and BPTT learns nothing.
@@ -54,12 +54,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="foretrace demo",
         description="Train a recurrent spiking network online, beside BPTT, on evidence accumulation, and draw it.",
     )
-    parser.add_argument("--output", type=Path, default=Path(), metavar="DIR", help="folder of the files (default: .)")
+    parser.add_argument(
+        "--output", type=Path, default=Path(), metavar="DIR", help="folder of the files, made if need be (default: .)"
+    )
     parser.add_argument("--quick", action="store_true", help="a few updates only, and no look at memory")
     given = parser.parse_args(arguments)
     folder: Path = given.output
-    if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        parser.error(f"cannot write into the folder `{folder}`; name one that exists with --output DIR")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"cannot make the folder `{folder}`: {error.strerror}; name another with --output DIR")
+    if not os.access(folder, os.W_OK):
+        parser.error(f"cannot write into the folder `{folder}`; name another with --output DIR")
     experiment, options = make_demo(given.quick)
     comparison, results = Comparison(experiment), {}
     print("\n".join(describe(experiment)))

@@ -98,19 +98,3 @@ def _groups(graph: ETraceGraph) -> list[dict[str, Any]]:
         }
         for group in graph.hidden_groups
     ]
-
-
-def bytes_text(size: float | None) -> str:
-    """A number of bytes for people.
-
-    Examples:
-        >>> [bytes_text(size) for size in (None, 0, 96, 15_400, 7_259_000_000)]
-        ['-', '0 B', '96 B', '15.4 kB', '7.26 GB']
-    """
-    if size is None:
-        return "-"
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:.3g} {unit}" if size < 1000 else f"{size:,.0f} {unit}"
-        size /= 1000
-    raise AssertionError

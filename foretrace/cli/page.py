@@ -13,16 +13,19 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from foretrace._html import KIND, named, prose, table
 from foretrace._look import FAMILY
-from foretrace.cli.facts import bytes_text
+from foretrace._repr import bytes_text
 from foretrace.compiler import ETraceGraph, HistoryKind
-from foretrace.compiler.reporting.drawing import EDGE, FACE, draw_graph
-from foretrace.compiler.reporting.words import HISTORY, HISTORY_MEANING
+from foretrace.compiler.reporting.drawing import draw_graph
+from foretrace.compiler.reporting.html import kind_box, reason_lines
+from foretrace.compiler.reporting.words import HISTORY_MEANING
 
 PLURAL = {"number to learn": "numbers to learn", "group of states": "groups of states"}
 MOST_REASONS = 6
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-STYLE = """
+STYLE = (
+    """
 :root { color-scheme: light dark; --ink: #1d1d1f; --soft: #5c5c66; --paper: #ffffff; --card: #f5f5f7; --line: #d8d8de;
   --accent: #00664d; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e8e8ec; --soft: #a3a3ad; --paper: #17171a; --card: #222226;
@@ -45,8 +48,9 @@ table { border-collapse: collapse; width: 100%; font-size: .94rem; }
 th, td { text-align: left; vertical-align: top; padding: .4rem .8rem .4rem 0; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; white-space: nowrap; }
 td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-.kind { display: inline-block; border: 1.5px solid; border-radius: .3rem; padding: 0 .45rem; color: #1d1d1f;
-  white-space: nowrap; }
+"""
+    f".kind {{ {KIND} }}"
+    """
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .35rem .9rem; margin: .9rem 0 0; font-size: .94rem; }
 dd { margin: 0; }
 .drawing { background: #ffffff; border: 1px solid var(--line); border-radius: .5rem; padding: .5rem; overflow-x: auto; }
@@ -60,6 +64,7 @@ ul { padding-left: 1.2rem; }
   .scroll, .drawing { overflow: visible; } tr, .cards div { break-inside: avoid; }
   .kind { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
+)
 
 
 def write_page(path: str | os.PathLike[str], facts: dict[str, Any], graph: ETraceGraph) -> None:
@@ -130,28 +135,28 @@ def _head(facts: dict[str, Any], title: str) -> list[str]:
 def _parameters(facts: dict[str, Any]) -> list[str]:
     rows = [
         [
-            _name(p["name"]),
-            _name(_shape(p["shape"])),
-            "<br>".join(_name(text) for text in p["enters"]) or "nowhere",
-            "<br>".join(_name(text) for text in p["reaches"]) or "none",
-            _kind(HistoryKind(p["history"])),
-            "<br>".join(_reasons(p["reasons"])),
+            named(p["name"]),
+            named(_shape(p["shape"])),
+            "<br>".join(named(text) for text in p["enters"]) or "nowhere",
+            "<br>".join(named(text) for text in p["reaches"]) or "none",
+            kind_box(HistoryKind(p["history"])),
+            "<br>".join(reason_lines(p["reasons"], MOST_REASONS)),
             escape(bytes_text(p["trace_bytes"] or None)),
         ]
         for p in facts["parameters"]
     ]
     header = ["parameter", "shape", "enters", "reaches", "history keeps", "why no more", "traces"]
     kinds = [kind for kind in HistoryKind if any(p["history"] == kind for p in facts["parameters"])]
-    meanings = [f"<dt>{_kind(kind)}</dt><dd>{escape(HISTORY_MEANING[kind])}</dd>" for kind in kinds]
-    return ["<h2>Parameters</h2>", *_table(header, rows, numbers={6}), f"<dl>{''.join(meanings)}</dl>"]
+    meanings = [f"<dt>{kind_box(kind)}</dt><dd>{escape(HISTORY_MEANING[kind])}</dd>" for kind in kinds]
+    return ["<h2>Parameters</h2>", table(header, rows, numbers=frozenset({6})), f"<dl>{''.join(meanings)}</dl>"]
 
 
 def _groups(facts: dict[str, Any]) -> list[str]:
     rows = [
         [
             str(group["index"]),
-            "<br>".join(map(_name, group["states"])),
-            _name(_shape(group["shape"])),
+            "<br>".join(map(named, group["states"])),
+            named(_shape(group["shape"])),
             str(group["values_each"]),
             escape(group["positions"]),
             "yes" if group["coupled"] else "no",
@@ -159,8 +164,8 @@ def _groups(facts: dict[str, Any]) -> list[str]:
         for group in facts["groups"]
     ]
     header = ["group", "states", "shape", "values each", "from step to step", "coupled in step"]
-    other = [f"<p>Carried along without credit: {', '.join(map(_name, facts['other_states']))}.</p>"]
-    return ["<h2>States</h2>", *_table(header, rows), *(other if facts["other_states"] else [])]
+    other = [f"<p>Carried along without credit: {', '.join(map(named, facts['other_states']))}.</p>"]
+    return ["<h2>States</h2>", table(header, rows), *(other if facts["other_states"] else [])]
 
 
 def _diagnostics(facts: dict[str, Any]) -> list[str]:
@@ -169,10 +174,10 @@ def _diagnostics(facts: dict[str, Any]) -> list[str]:
     if not found:
         return ["<h2>Diagnostics</h2>", "<p>None.</p>"]
     rows = [
-        [f'<span class="{escape(d["level"])}">{escape(d["level"])}</span>', _name(d["kind"]), _prose(d["message"])]
+        [f'<span class="{escape(d["level"])}">{escape(d["level"])}</span>', named(d["kind"]), prose(d["message"])]
         for d in found
     ]
-    return ["<h2>Diagnostics</h2>", *_table(["level", "kind", "what"], rows)]
+    return ["<h2>Diagnostics</h2>", table(["level", "kind", "what"], rows)]
 
 
 def _drawing(drawing: str | None) -> list[str]:
@@ -190,42 +195,8 @@ def _code(facts: dict[str, Any]) -> list[str]:
     return ["<h2>The step, as the compiler sees it</h2>", f"<pre><code>{chr(10).join(lines)}</code></pre>"]
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: set[int] = frozenset()) -> list[str]:  # type: ignore[assignment]
-    """A table; its cells are HTML already."""
-    mark = lambda column: ' class="number"' if column in numbers else ""
-    titles = "".join(f"<th{mark(k)}>{escape(title)}</th>" for k, title in enumerate(header))
-    lines = ["".join(f"<td{mark(k)}>{cell}</td>" for k, cell in enumerate(row)) for row in rows]
-    body = [f"<tr>{line}</tr>" for line in lines]
-    return [
-        '<div class="scroll"><table>',
-        f"<thead><tr>{titles}</tr></thead>",
-        "<tbody>",
-        *body,
-        "</tbody></table></div>",
-    ]
-
-
-def _name(text: str) -> str:
-    return f'<span class="name">{escape(text)}</span>'
-
-
-def _prose(text: str) -> str:
-    """A sentence, with what stands between backticks as code."""
-    return re.sub(r"`([^`]*)`", r'<span class="name">\1</span>', escape(text))
-
-
-def _reasons(reasons: Sequence[str]) -> list[str]:
-    more = len(reasons) - MOST_REASONS
-    return [*map(_prose, reasons[:MOST_REASONS]), *([f"and {more} more of the kind"] if more > 0 else [])]
-
-
 def _shape(shape: Sequence[int]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
-
-
-def _kind(kind: HistoryKind) -> str:
-    style = f"background: {FACE[kind]}; border-color: {EDGE[kind]}"
-    return f'<span class="kind" style="{style}">{escape(HISTORY[kind])}</span>'
 
 
 def drawing_of(graph: ETraceGraph) -> str | None:

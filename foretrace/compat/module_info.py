@@ -6,13 +6,14 @@ other, inputs.
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import brainstate
 
 from foretrace._jax import ClosedJaxpr, Literal, Var, close_jaxpr, eval_jaxpr, new_jaxpr
+from foretrace._repr import counted, one_line
 from foretrace.errors import StateMismatchError
 from foretrace.frontends import TracedModel, trace_model
 from foretrace.frontends.brainstate import ModuleSplit
@@ -71,6 +72,12 @@ class ModuleInfo:
 
     traced: TracedModel
     added_outvars: tuple[Var, ...] = ()
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield type(self.split.model).__name__
+        yield counted(len(self.traced.program.params), "parameter")
+        yield counted(len(self.traced.program.hidden), "state")
 
     def __getattr__(self, name: str) -> Any:
         if name == "traced":  # not there yet, while a copy is made

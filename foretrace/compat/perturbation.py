@@ -4,7 +4,7 @@ Everything that uses a new state sees the perturbed value, so at `p = 0` the der
 derivative by the new state.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._jax import ClosedJaxpr, JaxprEqn, Var, close_jaxpr, eval_jaxpr, new_eqn, new_jaxpr, new_var, primitives
+from foretrace._repr import listed, one_line
 from foretrace.compiler import ETraceGraph, HiddenGroup
 from foretrace.program.diagnostics import Path
+from foretrace.program.records import path_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,10 @@ class HiddenPerturbation:
     perturb_hidden_paths: tuple[Path, ...]
     perturb_hidden_states: tuple[Any, ...]
     perturb_jaxpr: ClosedJaxpr
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield listed(map(path_name, self.perturb_hidden_paths))
 
     def eval_jaxpr(self, inputs: Sequence[Any], perturb_data: Sequence[Any]) -> list[jax.Array]:
         """Runs the perturbed step on the program's inputs and one perturbation for each state."""

@@ -7,13 +7,14 @@ program's own order, so the same model gives the same graph in every run.
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from foretrace._checks import require_choice
 from foretrace._jax import is_float
 from foretrace._optional import view
+from foretrace._repr import counted, one_line
 from foretrace.compiler import pattern_rules as _pattern_rules  # noqa: F401  (registers them)
 from foretrace.compiler.findings import find_records
 from foretrace.compiler.groups import HiddenGroup, find_groups
@@ -22,6 +23,7 @@ from foretrace.compiler.occurrences import Occurrence, find_occurrences, has_mar
 from foretrace.compiler.patterns import Patterns, analyse
 from foretrace.compiler.relations import HiddenParamOpRelation, find_reach, make_relation
 from foretrace.compiler.reporting.drawing import draw_graph
+from foretrace.compiler.reporting.html import report_cell
 from foretrace.compiler.reporting.report import CompilationReport
 from foretrace.compiler.slicing import DirectSlicer
 from foretrace.compiler.substeps import split_loops
@@ -77,6 +79,20 @@ class ETraceGraph:
     group_records: tuple[CompilationRecord, ...] = field(repr=False)
     analysis_seconds: float
     further_records: Callable[[], Sequence[CompilationRecord]] = field(default=tuple, repr=False)
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield self.sizes
+        yield counted(len(self.hidden_param_op_relations), "relation")
+
+    def _repr_html_(self) -> str:
+        return report_cell(self.explain(), repr(self))
+
+    @property
+    def sizes(self) -> str:
+        """How many parameters, states and groups there are, in words."""
+        states = f"{counted(len(self.program.hidden), 'state')} in {counted(len(self.hidden_groups), 'group')}"
+        return f"{counted(len(self.program.params), 'parameter')}, {states}"
 
     @functools.cached_property
     def parameters(self) -> tuple[Parameter, ...]:

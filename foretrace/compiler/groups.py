@@ -8,7 +8,7 @@ transition is the engine's (`engine/transition.py`).
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from foretrace._jax import Jaxpr, Var, eval_jaxpr, is_complex
 from foretrace._optional import view
+from foretrace._repr import counted, listed, one_line, shape_text
 from foretrace.compiler import sparse
 from foretrace.compiler.parts import LARGEST_PACK, Layout, take_apart
 from foretrace.compiler.pattern import Pattern
@@ -71,6 +72,12 @@ class HiddenGroup:
     diagonal_jacobian = view(
         "views:diagonal_jacobian", "The derivative of next by previous states at each position, one array.", method=True
     )
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield f"{self.index}: {listed(map(path_name, self.hidden_paths))}"
+        yield shape_text(self.varshape)
+        yield f"{counted(self.num_state, 'value')} each"
 
     @functools.cached_property
     def transition_jaxpr(self) -> Jaxpr:

@@ -9,10 +9,11 @@ D-RTRL carries credit back in time along direct paths. For a parameter it keeps
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from foretrace._jax import Atom, JaxprEqn, Var, is_float
+from foretrace._repr import listed, one_line
 from foretrace.compiler.backward import call_name
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import Occurrence, OccurrenceKind
@@ -52,6 +53,12 @@ class Parameter:
     reasons: tuple[str, ...]
     occurrences: tuple[Occurrence, ...] = field(repr=False)
     relations: tuple[HiddenParamOpRelation, ...] = field(repr=False)
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield self.name
+        yield f"history: {self.history.value}"
+        yield listed(self.reasons, 1)
 
     @property
     def name(self) -> str:

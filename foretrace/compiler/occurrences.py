@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from foretrace._jax import JaxprEqn, Literal, Primitive, Var, is_float
+from foretrace._repr import one_line, shape_text
 from foretrace.compiler.patterns import structure_of
 from foretrace.compiler.structure import Known
 from foretrace.compiler.values import Made, Values
@@ -71,6 +72,13 @@ class Occurrence:
     marked: bool
     traced: bool
     on_purpose: bool = False
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield self.kind.value
+        yield self.primitive.name
+        yield shape_text(self.y_var.aval.shape)
+        yield "traced" if self.traced else "not traced"
 
     @property
     def is_loop(self) -> bool:

@@ -8,11 +8,12 @@ variable, which sources reach it at all: along direct paths, and along paths wit
 An unknown primitive mixes everything, which is safe: a pattern always contains the structure of the derivative.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_float
+from foretrace._repr import counted, one_line
 from foretrace.compiler.pattern import Pattern, empty, identity
 from foretrace.compiler.structure import (
     Known,
@@ -44,6 +45,11 @@ class Patterns:
     structures: dict[int, Structure] = field(default_factory=dict)
     unknown: dict[str, None] = field(default_factory=dict)
     _number: dict[Var, int] = field(default_factory=dict)
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield counted(len(self.sources), "source")
+        yield counted(len(self.jaxpr.eqns), "equation")
 
     def __post_init__(self) -> None:
         self._number.update({source: i for i, source in enumerate(self.sources)})

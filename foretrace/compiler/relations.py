@@ -6,7 +6,7 @@ be kept for each. Nothing depends on how many there are: a gate that acts on a t
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from foretrace._jax import Jaxpr, Primitive, Var
 from foretrace._optional import view
+from foretrace._repr import listed, one_line
 from foretrace.compiler import sparse
 from foretrace.compiler.axismaps import disjoint
 from foretrace.compiler.groups import HiddenGroup
@@ -22,7 +23,7 @@ from foretrace.compiler.pattern import Pattern, identity
 from foretrace.compiler.patterns import Patterns
 from foretrace.compiler.structure import size_of
 from foretrace.program.diagnostics import Path
-from foretrace.program.records import StepProgram
+from foretrace.program.records import StepProgram, path_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +92,11 @@ class HiddenParamOpRelation:
     program: StepProgram = field(repr=False)
     patterns: Patterns = field(repr=False)
     owners: Sequence[Any] = field(repr=False)
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        reached = listed(map(path_name, self.connected_hidden_paths))
+        yield f"{path_name(self.path)} -> {reached} by {self.primitive.name}"
 
     @functools.cached_property
     def y_to_hidden_group_jaxprs(self) -> tuple[Jaxpr, ...]:

@@ -5,10 +5,11 @@ outputs of mixing equations above all, enters as a constant, so the derivative o
 those held fixed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, new_eqn, new_jaxpr, new_var, primitives
+from foretrace._repr import counted, one_line
 from foretrace.compiler.structure import Structure
 from foretrace.program.walks import needed_eqns
 
@@ -24,6 +25,10 @@ class DirectSlicer:
 
     jaxpr: Jaxpr
     structures: dict[int, Structure]
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield counted(len(self.jaxpr.eqns), "equation")
 
     def cut(self, invars: Sequence[Var], outvars: Sequence[Var]) -> Jaxpr:
         """The equations on direct paths from `invars` to `outvars`; see `direct_slice`."""

@@ -6,9 +6,11 @@ parameter enters the dynamics.
 """
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Primitive, Var, new_jaxpr
+from foretrace._repr import counted, one_line
 from foretrace.compiler.backward import nonlinear_calls
 from foretrace.ops import is_etp_primitive, untraced_p
 from foretrace.program.records import StepProgram
@@ -41,6 +43,10 @@ class Values:
     data_jaxpr: Jaxpr
     nonlinear: dict[Var, JaxprEqn]
     untraced: frozenset[Var] = frozenset()
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield counted(len(self.made), "value")
 
     def of(self, atom: Atom) -> Made:
         """What a variable or literal is made of."""

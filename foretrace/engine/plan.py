@@ -8,7 +8,7 @@ the parameters once for a block of steps, gradients are gathered for them, and p
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._jax import Jaxpr, Literal, Var, eval_jaxpr, is_complex, is_float, new_jaxpr
+from foretrace._repr import counted, one_line
 from foretrace.compiler.backward import has_own_backward_pass, nonlinear_calls
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.groups import HiddenGroup
@@ -56,6 +57,10 @@ class Link:
     edges: Edges
     places: Places
     slots: tuple[int, ...]
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield f"{self.index}: {self.name}"
 
     @property
     def y_var(self) -> Var:
@@ -113,6 +118,11 @@ class Plan:
     bypassed: frozenset[int]
     differentiable: frozenset[Var] = field(repr=False)
     aside: frozenset[Var] = field(repr=False)
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield self.graph.sizes
+        yield counted(len(self.links), "trace")
 
     @property
     def program(self) -> StepProgram:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from foretrace._checks import require_parts
 from foretrace._jax import ClosedJaxpr
+from foretrace._repr import arrays_text, counted, one_line
 from foretrace.errors import CompilationError
 from foretrace.frontends.trees import Form, TreeSpec
 from foretrace.program.diagnostics import CompilationRecord, Path
@@ -50,6 +51,11 @@ class FlatStep:
     records: tuple[CompilationRecord, ...] = ()
     advice: Callable[[CompilationError], str | None] | None = None
 
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield counted(len(self.closed_jaxpr.jaxpr.invars), "array")
+        yield counted(len(self.closed_jaxpr.jaxpr.eqns), "equation")
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
@@ -77,6 +83,11 @@ class Split:
     param_paths: tuple[Path, ...] | None = None
     state_paths: tuple[Path, ...] | None = None
     flat: FlatStep | None = None
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield getattr(self.step, "__name__", type(self.step).__name__)
+        yield f"parameters: {arrays_text(self.params)}; state: {arrays_text(self.state)}"
 
     def evaluated(self, params: Any, state: Any, *inputs: Any) -> tuple[Any, Any]:
         """The step as it is used after training, without dropout and the like."""

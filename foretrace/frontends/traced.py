@@ -7,13 +7,14 @@ the methods of `TracedModel`, so that everything behind it computes with plain a
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
 from foretrace._jax import is_float
+from foretrace._repr import counted, one_line
 from foretrace.errors import (
     CompilationError,
     ExampleInputError,
@@ -41,6 +42,12 @@ class TracedModel:
     split: Split
     program: StepProgram
     flat: FlatStep
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield getattr(self.step, "__name__", type(self.step).__name__)
+        yield counted(len(self.program.params), "parameter")
+        yield counted(len(self.program.hidden), "state")
 
     @property
     def step(self) -> Step:

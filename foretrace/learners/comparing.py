@@ -8,16 +8,19 @@ whose history keeps *all* has none to lose with D-RTRL, one of *direct paths* mi
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
+from foretrace import _html
 from foretrace._look import figure
+from foretrace._repr import counted, one_line
 from foretrace.compiler import HistoryKind, Parameter
 from foretrace.compiler.reporting.drawing import BORDER, EDGE, FACE
+from foretrace.compiler.reporting.html import kind_box
 from foretrace.compiler.reporting.tables import table
 from foretrace.compiler.reporting.words import HISTORY
 from foretrace.learners.learner import Learner, at_start
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OVERALL = "overall"
+HEADER = ["parameter", "cosine", "norm ratio", "online norm", "BPTT norm", "history"]
 HATCH = {HistoryKind.ALL: "", HistoryKind.DIRECT: "//", HistoryKind.IN_STEP: "xx", HistoryKind.NONE_NEEDED: ".."}
 
 
@@ -51,6 +55,12 @@ class ComparedGradient:
     bptt_norm: float
     history: HistoryKind | None = None
 
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield self.name
+        yield f"cosine {_number(self.cosine, '.4f')}"
+        yield f"norm ratio {_number(self.norm_ratio, '.4f')}"
+
 
 @dataclass(frozen=True)
 class GradientComparison:
@@ -66,20 +76,38 @@ class GradientComparison:
     rows: tuple[ComparedGradient, ...]
     overall: ComparedGradient
 
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield f"{self.rule} against BPTT"
+        yield f"cosine {_number(self.overall.cosine, '.2f')}"
+        yield counted(len(self.rows), "parameter")
+
     def __str__(self) -> str:
-        header = ["parameter", "cosine", "norm ratio", "online norm", "BPTT norm", "history"]
+        rows = [[*cells, "" if kind is None else HISTORY[kind]] for cells, kind in self._cells()]
+        return "\n".join([f"{self.rule} against BPTT", *table(HEADER, rows, [40, 12, 12, 12, 12, 20])])
+
+    def _repr_html_(self) -> str:
         rows = [
-            [
-                row.name,
-                _number(row.cosine, ".4f"),
-                _number(row.norm_ratio, ".4f"),
-                _number(row.online_norm, ".3g"),
-                _number(row.bptt_norm, ".3g"),
-                "" if row.history is None else HISTORY[row.history],
-            ]
+            [_html.named(first), *numbers, "" if kind is None else kind_box(kind)]
+            for (first, *numbers), kind in self._cells()
+        ]
+        return _html.cell(repr(self), _html.table(HEADER, rows, frozenset({1, 2, 3, 4})))
+
+    def _cells(self) -> list[tuple[list[str], HistoryKind | None]]:
+        """The cells of each row of a table, and what the parameter's history keeps."""
+        return [
+            (
+                [
+                    row.name,
+                    _number(row.cosine, ".4f"),
+                    _number(row.norm_ratio, ".4f"),
+                    _number(row.online_norm, ".3g"),
+                    _number(row.bptt_norm, ".3g"),
+                ],
+                row.history,
+            )
             for row in (*self.rows, self.overall)
         ]
-        return "\n".join([f"{self.rule} against BPTT", *table(header, rows, [40, 12, 12, 12, 12, 20])])
 
     def dict(self) -> dict[str, Any]:
         """Plain Python values, as for JSON: the rule, the rows, and all parameters together."""

@@ -5,13 +5,14 @@ steps in one call. Plain values beside it are the same at every step. Either kin
 `K` steps as flat arrays, one step being `K = 1`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from foretrace._repr import arrays_text, one_line
 from foretrace.errors import ExampleInputError
 from foretrace.frontends import TracedModel
 
@@ -32,6 +33,10 @@ class SingleStepData:
 
     data: Any
 
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield arrays_text(self.data)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -48,6 +53,10 @@ class MultiStepData:
     """
 
     data: Any
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield arrays_text(self.data)
 
 
 class Stacked(NamedTuple):

@@ -7,7 +7,7 @@ learner of a brainstate module, holds a carry and calls this one.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,9 @@ import jax.numpy as jnp
 
 from foretrace._checks import optional_count, require_count, require_flag
 from foretrace._optional import is_instance
+from foretrace._repr import arrays_text, one_line
 from foretrace.compiler import CompilationReport, ETraceGraph
+from foretrace.compiler.reporting.html import report_cell
 from foretrace.engine.evaluate import Step
 from foretrace.engine.finite import finite_flags, parameter_flags, require_finite
 from foretrace.engine.linearise import Cotangents
@@ -48,6 +50,10 @@ class Carry:
     state: Any
     trace: Any
 
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield f"state: {arrays_text(self.state)}; trace: {arrays_text(self.trace)}"
+
 
 jax.tree_util.register_dataclass(Carry, ["state", "trace"], [])
 
@@ -70,6 +76,16 @@ class Learner:
     window: int | None = None
     check_finite: bool = False
     plan: Plan = dataclasses.field(init=False, repr=False)
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield self.rule.name
+        yield self.graph.sizes
+        yield f"blocks of {self.block}" if self.block else ""
+        yield f"windows of {self.window}" if self.window else ""
+
+    def _repr_html_(self) -> str:
+        return report_cell(self.report, repr(self))
 
     def __post_init__(self) -> None:
         for name in ("block", "window"):

@@ -8,7 +8,7 @@ they take where none is given.
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import brainstate
@@ -17,9 +17,12 @@ import jax.numpy as jnp
 from brainstate.util import FlattedDict
 
 from foretrace._checks import optional_count, require_flag
+from foretrace._html import cell
+from foretrace._repr import one_line
 from foretrace._signature import InitSignature
 from foretrace.compiler import CompilationReport, ETraceGraph
 from foretrace.compiler.graph import Discover
+from foretrace.compiler.reporting.html import report_cell
 from foretrace.engine.plan import Link
 from foretrace.errors import NotSupportedError
 from foretrace.learners.alone import alone
@@ -131,6 +134,14 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         self._standing: Any = None
         self._pure: Learner | None = None
         self.etrace: EligibilityTrace | None = None
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield f"{self.rule.name} of {type(self.model).__name__}"
+        yield self.graph.sizes if self.is_compiled else "not compiled"
+
+    def _repr_html_(self) -> str:
+        return report_cell(self.report, repr(self)) if self.is_compiled else cell(repr(self))
 
     def _made_rule(self, given: Any, options: dict[str, Any]) -> Rule:
         """The rule that was given, or that of the class; an option that is None and unknown to it is left out."""

@@ -5,10 +5,12 @@ It is a module itself and holds what the pure learner hands back: the carry, in 
 them where they are. The derivative of a call by the parameters is the rule's.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from flax import nnx
 
+from foretrace._repr import one_line
 from foretrace.frontends.base import Carried
 from foretrace.learners.learner import Carry, Learner
 
@@ -45,6 +47,11 @@ class OnlineModule(nnx.Module):
         self.learner, self.model = learner, model
         self.state, self.trace = OnlineState(None), OnlineState(None)
         self.reset()
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield f"{self.learner.rule.name} of {type(self.model).__name__}"
+        yield self.learner.graph.sizes
 
     def __call__(self, *inputs: Any, external: Any = None) -> Any:
         """Runs the module for one step, and takes the traces through it.

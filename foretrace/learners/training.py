@@ -4,9 +4,11 @@ Most of a state begins anew with every trial. Some of a module's states outlive 
 These are *persistent*, and known by their keys in the state.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from foretrace._repr import arrays_text, one_line
 
 if TYPE_CHECKING:
     from foretrace.learners.learner import Carry, Learner
@@ -31,6 +33,11 @@ class Trainable:
     persistent: tuple[Any, ...] = ()
     own: frozenset[Any] | None = None
     put: Callable[[Any, "Carry"], None] | None = None
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield repr(self.learner)
+        yield f"parameters: {arrays_text(self.params)}; state: {arrays_text(self.state)}"
 
     @property
     def rule(self) -> str:

@@ -5,8 +5,11 @@ Tests and tools look at `kind`; people read `message`.
 """
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from foretrace._repr import one_line
 
 Path = tuple[Any, ...]
 
@@ -84,6 +87,10 @@ class CompilationRecord:
     weight_path: Path | None = None
     hidden_paths: tuple[Path, ...] = ()
     context: dict[str, Any] = field(default_factory=dict)
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield f"{self.level.value} {self.kind.value}: {self.message}"
 
     def __str__(self) -> str:
         return f"[{self.level.value}] {self.kind.value}: {self.message}"

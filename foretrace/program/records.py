@@ -4,13 +4,14 @@ The compiler and the engine know nothing else of a model. Inputs come in the ord
 outputs in the order hidden, other, outputs. A hidden (or other) output stands at the same place as its input.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
 from foretrace._jax import ClosedJaxpr, Jaxpr, ShapedArray, Var, close_jaxpr, eval_jaxpr
+from foretrace._repr import counted, one_line
 from foretrace.program.diagnostics import CompilationRecord, Path
 
 
@@ -68,6 +69,15 @@ class StepProgram:
     outputs: tuple[Leaf, ...]
     diagnostics: tuple[CompilationRecord, ...] = field(default=())
     open_loops: bool = True
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield counted(len(self.params), "parameter")
+        yield counted(len(self.hidden), "state")
+        yield f"{len(self.other)} carried along" if self.other else ""
+        yield counted(len(self.inputs), "input")
+        yield counted(len(self.outputs), "output")
+        yield counted(len(self.jaxpr.eqns), "equation")
 
     @property
     def closed_jaxpr(self) -> ClosedJaxpr:

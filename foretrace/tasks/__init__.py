@@ -68,7 +68,13 @@ def find_task(name: str, **settings: Any) -> Task:
 
 
 def as_task(given: Any) -> Any:
-    """A task from what a user gives as one: a task, its name, or a pair of arrays `(X, y)`.
+    """A task from what a user gives as one.
+
+    Args:
+        given: A task, its name, or a pair of arrays `(X, y)`.
+
+    Returns:
+        The task.
 
     Raises:
         TypeError: None of these.

@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._records import require_declared
+from foretrace._repr import one_line, shape_text
 from foretrace.tasks import scores
 
 if TYPE_CHECKING:
@@ -65,6 +66,12 @@ class Trial:
     inputs: jax.Array
     targets: jax.Array
     mask: jax.Array
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield f"inputs {shape_text(self.inputs.shape)}"
+        yield f"targets {shape_text(self.targets.shape)}"
+        yield f"mask {shape_text(self.mask.shape)}"
 
     @property
     def n_trials(self) -> jax.Array:

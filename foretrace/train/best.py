@@ -1,5 +1,6 @@
 """The network at its best: as it was at the validation with the lowest loss."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._optional import is_brainstate_module, is_instance
+from foretrace._repr import arrays_text, listed, one_line
 from foretrace.train.checkpoint import CheckpointError
+from foretrace.train.progress import described
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,12 @@ class Best:
     metrics: dict[str, Any]
     params: Any
     persistent: Any = None
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield f"iteration {self.iteration}"
+        yield listed(described(self.metrics))
+        yield f"parameters: {arrays_text(self.params)}"
 
     def restore(self, module: Any) -> Any:
         """Puts the values into a module: the one that was trained, or another one of its form.

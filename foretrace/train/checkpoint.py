@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from foretrace._optional import is_brainstate_module, is_instance
+from foretrace._repr import arrays_text, one_line
 from foretrace._units import is_quantity, with_unit_of, without_unit
 
 FORMAT, VERSION = "foretrace checkpoint", "1"
@@ -57,6 +58,10 @@ class Checkpoint:
     arrays: dict[str, Any]
     note: dict[str, Any]
     units: dict[str, str] = field(default_factory=dict)
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield arrays_text(self.arrays)
 
     def fill(self, like: Any) -> Any:
         """The saved values in the form of a pytree.
@@ -331,5 +336,5 @@ def _safetensors() -> ModuleType:
     try:
         import safetensors.numpy
     except ImportError as error:
-        raise ImportError("Checkpoints need safetensors: pip install foretrace[train]") from error
+        raise ImportError("Checkpoints need safetensors: pip install 'foretrace[train]'") from error
     return safetensors.numpy

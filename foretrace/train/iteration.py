@@ -4,13 +4,14 @@ Everything that changes is in `TrainState`, a pytree: whoever has it has the who
 compiled once; the number of the iteration is a value in the state and no constant of the program.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from foretrace._repr import arrays_text, one_line
 from foretrace.engine.sequence import scan_blocks
 from foretrace.learners.training import Trainable
 from foretrace.train.checkpoint import is_key
@@ -37,6 +38,11 @@ class TrainState(NamedTuple):
     persistent: Any
     carry: Any
     rates: Any
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield f"parameters: {arrays_text(self.params)}; optimizer: {arrays_text(self.opt_state)}"
+        yield "" if self.carry is None else f"carry: {arrays_text(self.carry)}"
 
 
 @dataclass(frozen=True)

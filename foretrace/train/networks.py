@@ -9,13 +9,14 @@ a difference: the filter belongs to the neuron's own state, so the trace of a we
 behind the readout's weights would be reached through mixing, and credit across time would be lost there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from foretrace._repr import arrays_text, one_line
 from foretrace.entry import compile as compile_learner
 from foretrace.train.checkpoint import is_key
 from foretrace.train.gated import gru, linear_recurrent, lstm, rnn
@@ -56,6 +57,12 @@ class Network:
     n_hidden: int
     settings: Mapping[str, Any] = field(default_factory=dict)
     _rest: Callable[[int], Any] = field(repr=False, default=lambda batch_size: None)
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield self.cell
+        yield f"{self.n_inputs} inputs, {self.n_hidden} hidden, {self.n_outputs} outputs"
+        yield f"parameters: {arrays_text(self.params)}"
 
     def init_state(self, batch_size: int) -> Any:
         """The state of a network at rest, for a batch."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 LINES = 20  # plain lines for a whole run, about
+MOST_LINES = 100  # with those of validations
 SHOWN = 4  # metrics in a line
 VALIDATION = "validation_"
 HIDDEN = {"iteration", "seconds", "gradient_norm", "rate_loss"}
@@ -31,6 +32,7 @@ class Progress:
     _shown: int = 0
     _validation: str = ""
     _form: int = 0
+    _said: int = 0
 
     @property
     def is_terminal(self) -> bool:
@@ -49,14 +51,19 @@ class Progress:
         if self.is_terminal:
             self._validation = validation or self._validation  # the last one stays to be seen
             self._over(self._fitting(done, described(record), self._left(done)))
-        elif due or validation:
+        elif due or (validation and (done - self._said) * MOST_LINES >= self.total):
+            self._said = done
             words = [self.label, f"{done}/{self.total}", *described(record), validation, self._left(done)]
             self.say("  ".join(filter(None, words)))
 
     def wait(self, done: int, text: str) -> None:
-        """Says on a terminal what is going on before the first iteration."""
-        if self.is_terminal and done < self.total:
+        """Says what is going on before the first iteration."""
+        if done >= self.total:
+            return
+        if self.is_terminal:
             self._over(self._fitting(done, [text], ""))
+        elif self.stream is not None:
+            self.say("  ".join(filter(None, [self.label, f"{done}/{self.total}", f"{text} ..."])))
 
     def say(self, text: str) -> None:
         """A line that stays."""

@@ -1,17 +1,23 @@
 """What a run leaves: parameters at the end and at their best, metrics of every iteration, and why it stopped."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 from typing import Any
 
+from foretrace import _html
+from foretrace._repr import counted, listed, one_line
 from foretrace.compiler.reporting.tables import table
 from foretrace.errors import NonFiniteError
 from foretrace.train.best import Best
 from foretrace.train.folder import Record
 from foretrace.train.iteration import TrainState
-from foretrace.train.progress import VALIDATION, number
+from foretrace.train.progress import VALIDATION, described, number
+
+MOST_POINTS = 300
+"""Of the curve in a notebook, about."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class Result:
         stopped_because: `'iterations'`, `'goal'`, `'patience'`, `'interrupted'` or `'not finite'`.
         folder: Where checkpoints and metrics are; None for nowhere.
         best: The network at the validation with the lowest loss; None where nothing was validated.
+        label: The names of the task and the rule.
     """
 
     params: Any
@@ -33,6 +40,26 @@ class Result:
     stopped_because: str
     folder: Path | None = None
     best: Best | None = None
+    label: str = ""
+
+    @one_line
+    def __repr__(self) -> Iterator[str]:
+        yield self.label
+        yield counted(len(self.metrics), "iteration")
+        yield listed(described(self.metrics[-1]) if self.metrics else [])
+        yield "" if self.stopped_because == "iterations" else f"stopped: {self.stopped_because}"
+
+    def _repr_html_(self) -> str:
+        last = [
+            [_html.named(name), number(value)] for name, value in (self.metrics[-1] if self.metrics else {}).items()
+        ]
+        parts = [_html.table(["metric", "last"], last, frozenset({1}))] if last else []
+        losses = [value for value in self.column("loss")[1] if math.isfinite(value)]
+        if len(losses) > 1:
+            said = f"loss, from {number(losses[0])} to {number(losses[-1])}"
+            thinned = losses[:: max(1, len(losses) // MOST_POINTS)]
+            parts += [f'<p class="soft">{said}</p>', _html.curve(thinned, said)]
+        return _html.cell(repr(self), *parts)
 
     @property
     def iterations(self) -> int:

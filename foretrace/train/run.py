@@ -112,7 +112,9 @@ class Run:
         arrived = self.signals.arrived
         by_signal = "" if arrived in (None, SIGINT) else f" by {arrived.name}; it is saved in `{path}`"
         self.progress.close(f"{done} iterations: {REASONS[reason]}{by_signal}")
-        return Result(self.state.params, self.records, self.state, reason, path, self.best), failure
+        return Result(
+            self.state.params, self.records, self.state, reason, path, self.best, self.progress.label
+        ), failure
 
     def _end(self) -> None:
         """Saves what was done before an iteration was broken off."""

@@ -58,7 +58,15 @@ def test_the_network_is_adaptive_and_recurrent() -> None:
     assert {leaf.name for leaf in learner.graph.program.hidden} == {"a", "trace", "v"}
 
 
-def test_it_refuses_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_makes_its_folder_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretrace.cli.demo.make_demo", lambda quick: (_ for _ in ()).throw(InterruptedError))
+    with pytest.raises(InterruptedError):
+        main(["--output", str(tmp_path / "new" / "folder")])
+    assert (tmp_path / "new" / "folder").is_dir()
+
+
+def test_it_refuses_a_folder_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit):
-        main(["--output", str(tmp_path / "nowhere")])
-    assert "nowhere" in capsys.readouterr().err
+        main(["--output", str(tmp_path / "file" / "folder")])
+    assert "cannot make the folder" in capsys.readouterr().err

@@ -52,6 +52,21 @@ def test_terminal_says_what_takes_so_long() -> None:
     assert stream.getvalue() == "\r[##########..........]  task rule  50/100  compiling"
 
 
+def test_plain_lines_say_it_too() -> None:
+    stream = io.StringIO()
+    Progress(100, "task rule", stream).wait(0, "compiling")
+    assert stream.getvalue() == "task rule  0/100  compiling ...\n"
+
+
+def test_many_validations_are_not_many_plain_lines() -> None:
+    stream = io.StringIO()
+    progress = Progress(5000, "task rule", stream)
+    for done in range(1, 5001):
+        progress.update({"iteration": done, "loss": 1.0, "validation_loss": 1.0})
+    assert 50 < len(stream.getvalue().splitlines()) <= 120
+    assert "\r" not in stream.getvalue()
+
+
 def test_quiet(capsys: Any) -> None:
     fit(iterations=1)
     found = capsys.readouterr()

@@ -38,7 +38,11 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Measures and prints, size by size."""
+    from foretrace._look import require_matplotlib
     from foretrace.cli.benchmark import Benchmark, machine, tables, write_results
+
+    if options.plot is not None:
+        require_matplotlib("Drawing memory against length")
 
     benchmark = Benchmark.from_options(options)
     print(f"{machine()}\n{benchmark.words}", flush=True)

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _print_text(learner: Any, facts: dict[str, Any], options: argparse.Namespace) -> None:
-    from foretrace.cli.facts import bytes_text
+    from foretrace._repr import bytes_text
     from foretrace.compiler.reporting.tables import paragraph
 
     print(learner.graph.explain(options.level))

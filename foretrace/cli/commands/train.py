@@ -100,7 +100,7 @@ def _rule(experiment: Experiment, options: argparse.Namespace) -> RuleChoice:
 
 
 def _rule_text(rule: RuleChoice, learner: Any) -> str:
-    from foretrace.cli.facts import bytes_text
+    from foretrace._repr import bytes_text
     from foretrace.learners.blocks import trace_bytes
 
     if learner.rule.exact:

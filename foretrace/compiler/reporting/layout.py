@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from foretrace._jax import Var
+from foretrace._repr import counted, shape_text
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.history import HistoryKind, Parameter
 from foretrace.compiler.occurrences import Occurrence
 from foretrace.compiler.reporting.tables import wrap
-from foretrace.compiler.reporting.words import HISTORY, POSITIONS, Wording, counted, readable, shape_text
+from foretrace.compiler.reporting.words import HISTORY, POSITIONS, Wording, readable
 from foretrace.program.records import path_name
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, overload
 
 from foretrace.compiler.history import Parameter
+from foretrace.compiler.reporting.html import report_cell
 from foretrace.compiler.reporting.text import ReportText
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
 from foretrace.program.records import path_name
@@ -83,6 +84,9 @@ class CompilationReport(Sequence[CompilationRecord]):
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _repr_html_(self) -> str:
+        return report_cell(self)
 
     @property
     def diagnostics(self) -> tuple[CompilationRecord, ...]:

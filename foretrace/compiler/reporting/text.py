@@ -13,6 +13,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from foretrace._jax import source_line
+from foretrace._repr import counted, shape_text
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.history import HistoryKind, Parameter
 from foretrace.compiler.occurrences import Occurrence
@@ -22,9 +23,7 @@ from foretrace.compiler.reporting.words import (
     HISTORY_MEANING,
     POSITIONS,
     Wording,
-    counted,
     readable,
-    shape_text,
 )
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticLevel
 from foretrace.program.records import path_name

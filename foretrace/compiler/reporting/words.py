@@ -213,16 +213,6 @@ def readable(leaves: Sequence[Leaf]) -> Callable[[str], str]:
     return shorten
 
 
-def shape_text(shape: Sequence[int]) -> str:
-    """A shape as people write it; a single number is a scalar."""
-    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})" if shape else "scalar"
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 state`, `2 states`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def _short(leaf: Leaf) -> str:
     words = [key for key in leaf.path if isinstance(key, str)]
     last_is_word = bool(words) and leaf.path[-1] == words[-1]
