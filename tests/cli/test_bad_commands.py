@@ -108,7 +108,7 @@ BAD = {  # what is typed, its exit code, and words of the answer
     "tasks evidence --plot x.doc": (1, "end the name in .svg"),
     "tasks --format xml": (2, "--format: invalid choice: 'xml'"),
     "rules D_RTRL": (2, "there is no argument D_RTRL"),
-    "demo --output nowhere": (2, "cannot write into the folder `nowhere`"),
+    "demo --output models.py/x": (2, "cannot make the folder `models.py/x`"),
 }
 
 
