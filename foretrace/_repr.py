@@ -75,7 +75,7 @@ def arrays_text(tree: Any) -> str:
 
     Examples:
         >>> import jax.numpy as jnp
-        >>> arrays_text({"w": jnp.ones((3, 4)), "b": jnp.ones(4)})
+        >>> arrays_text({"w": jnp.ones((3, 4), "float32"), "b": jnp.ones(4, "float32")})
         '2 arrays, 64 B'
         >>> arrays_text(None)
         'nothing'
