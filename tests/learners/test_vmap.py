@@ -257,7 +257,7 @@ def test_mapping_by_hand(wrap: Any, wanted: Any) -> None:
 @pytest.mark.parametrize("wrap", [brainstate.nn.Vmap, ft.ETraceVmap])
 def test_mapping_by_hand_of_other_rules(wrap: Any, rule: str) -> None:
     same = batched("plain", rule)
-    learner, called = manual(wrap, type(same), **RULES[rule][1])
+    learner, called = manual(wrap, type(same.rule), **RULES[rule][1])
     assert_close(stepwise(called, learner.param_states), stepwise(same, same.param_states))
 
 
