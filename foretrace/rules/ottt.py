@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from foretrace._checks import require_choice, require_number
-from foretrace.engine.plan import Plan
+from foretrace.engine.plan import Link, Plan
 from foretrace.errors import NotSupportedError
 from foretrace.rules.factored import Decays, FactoredRule
 
@@ -58,8 +58,17 @@ def check_leak(leak: Any) -> None:
 def refuse_moving(rule: str, plan: Plan) -> None:
     """Refuses groups whose elements move from step to step: a leak at one position cannot follow them."""
     for link in plan.links:
-        if link.places.moves:
+        if link.places.moves or _shifts(link):
             raise NotSupportedError(
                 f"{rule} cannot follow {link.name}: the elements of this state move to other positions from step to "
                 "step, and a leaky trace stays where it is. Use D_RTRL or pp_prop, which follow them."
             )
+
+
+def _shifts(link: Link) -> bool:
+    """Whether what enters goes on to another slot of its state and leaves nothing behind, as in a delay line."""
+    group, reached = link.group, link.relation.connected_hidden_paths
+    return any(
+        slot.part is not None and group.hidden_paths[slot.state] in reached and group.positions.patterns[k][k].is_empty
+        for k, slot in enumerate(group.slots)
+    )
