@@ -198,12 +198,13 @@ def _line(eqn: JaxprEqn, out: Var, operand: int, own: Interval) -> Interval:
 
 
 def _convolution(eqn: JaxprEqn, out: Var, operand: int, own: Interval) -> Interval:
-    """Samples stay apart; a window joins what else it may cover."""
-    kept, to = eqn.params["dimension_numbers"].lhs_spec[0], eqn.params["dimension_numbers"].out_spec[0]
-    if operand != 0 or eqn.params["batch_group_count"] > 1:
+    """Samples stay apart, and so do the kernels of the output's channels; a window joins what else it may cover."""
+    lhs, rhs, to = eqn.params["dimension_numbers"]
+    if operand == 0 and eqn.params["batch_group_count"] > 1:
         return own.everywhere(out.aval.shape)
+    kept, place = (lhs[0], to[0]) if operand == 0 else (rhs[0], to[1])
     lines = own.over([axis for axis in range(own.least.ndim) if axis != kept])
-    shape = [-1 if axis == to else 1 for axis in range(out.aval.ndim)]
+    shape = [-1 if axis == place else 1 for axis in range(out.aval.ndim)]
     return lines.map(lambda a: np.broadcast_to(a.reshape(shape), out.aval.shape))
 
 

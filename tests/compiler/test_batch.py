@@ -128,6 +128,18 @@ def test_the_axis_of_the_batch(name: str, expected: list[tuple[int | None, int]]
     assert sorted(batch_of(name), key=str) == sorted(expected, key=str)
 
 
+def test_channels_of_a_convolution_are_no_batch() -> None:
+    """Each has a kernel of its own, though in one sample they never meet and the output has such an axis."""
+
+    def step(p: Any, v: Any, x: Any) -> Any:
+        v = 0.9 * v + jax.lax.conv_general_dilated(x[None, None, :], p["kernel"].T, (1,), "SAME")[0]
+        return v, jnp.sum(v, axis=-1)
+
+    graph = ft.compile_etrace_graph(step, draw("x", IN), params=PARAMS, state=draw("v", 2, IN))
+    (group,) = graph.hidden_groups
+    assert (find_batch(graph, group).axis, find_batch(graph, group).size) == (None, 1)
+
+
 def normalised(outputs: Callable[..., Any]) -> Callable[..., Any]:
     """Samples meet in the statistics of the batch."""
 
