@@ -14,11 +14,11 @@ from foretrace.compiler.graph import Discover
 from foretrace.errors import ExampleInputError, NotSupportedError
 from foretrace.frontends import frontend_of, trace_model
 from foretrace.learners import Learner
-from foretrace.program.control_flow import ControlFlowPolicy
 from foretrace.rules import ETraceConfig, Rule, find_rule, make_rule
 
 if TYPE_CHECKING:
-    from foretrace.learners import ETraceVjpAlgorithm, ETraceVmap
+    from foretrace.learners.module import ETraceVjpAlgorithm
+    from foretrace.learners.vmap import ETraceVmap
 
 
 class _HoldsStates(Protocol):
@@ -191,26 +191,6 @@ def _pure_learner(
     return Learner(graph, made, **own)
 
 
-def compile_etrace_graph(
-    model: Any,
-    *inputs: Any,
-    params: Any = None,
-    state: Any = None,
-    control_flow: ControlFlowPolicy | None = None,
-    discover: Discover = "auto",
-    **how: Any,
-) -> ETraceGraph:
-    """Finds where each parameter of a model enters its dynamics, and which positions of which states it reaches.
-
-    Args:
-        model: As for `compile`; the states of a brainstate module are initialised.
-        *inputs: Example inputs of one step.
-        params: As for `compile`, and so `state` and `control_flow`.
-        state: The state before the first step.
-        control_flow: What becomes of `cond`, `scan` and `while`.
-        discover: `'marked'` traces marked operators alone, `'all'` plain ones too, `'auto'` marked ones where the
-            model marks any and all where it marks none.
-        **how: Options of the model's frontend.
-    """
-    traced = trace_model(model, *inputs, params=params, state=state, control_flow=control_flow, **how)
-    return compile_program(traced, discover=discover)
+def compile_etrace_graph(model: Any, *inputs: Any, discover: Discover = "auto", **options: Any) -> ETraceGraph:
+    """The graph of a model; arguments as for `foretrace.compile_etrace_graph`, without what braintrace alone has."""
+    return compile_program(trace_model(model, *inputs, **options), discover=discover)

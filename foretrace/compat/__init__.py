@@ -12,7 +12,6 @@ says what to write instead.
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from foretrace import learners
 from foretrace._optional import load
 from foretrace.compat.gradients import general_y2w, stop_param_gradients
 from foretrace.compat.graphs import (
@@ -75,20 +74,18 @@ if TYPE_CHECKING:
         FakeETraceParam,
         NonTempParam,
     )
-    from foretrace.learners import (
+    from foretrace.learners.driver import SequenceDriverMixin
+    from foretrace.learners.helpers import GradExpon, KappaFilter, PresynapticTrace
+    from foretrace.learners.module import (
         EligibilityTrace,
         ETraceAlgorithm,
         ETraceVjpAlgorithm,
-        ETraceVmap,
-        GradExpon,
         HybridDimVjpAlgorithm,
         IODimVjpAlgorithm,
-        KappaFilter,
         ParamDimVjpAlgorithm,
-        PresynapticTrace,
         RandomProjectionVjpAlgorithm,
-        SequenceDriverMixin,
     )
+    from foretrace.learners.vmap import ETraceVmap
 
 __all__ = [
     # from a model to a learner
@@ -198,23 +195,26 @@ INSTEAD: dict[str, str] = {
 """The names of braintrace 0.1 that later versions dropped, with what to use instead."""
 
 
-# The files of names that need brainstate; those of braintrace 0.1 are in `parameters`.
-_HOMES = {
-    "ModuleInfo": "module_info",
-    "extract_module_info": "module_info",
-    "ETraceGraphExecutor": "executors",
-    "ETraceVjpGraphExecutor": "executors",
+# The files of names that need brainstate.
+_LAZY = {
+    "compat.executors": "ETraceGraphExecutor ETraceVjpGraphExecutor",
+    "compat.module_info": "ModuleInfo extract_module_info",
+    "compat.parameters": "ElemWiseParam ETraceParam FakeElemWiseParam FakeETraceParam NonTempParam",
+    "learners.driver": "SequenceDriverMixin",
+    "learners.helpers": "GradExpon KappaFilter PresynapticTrace",
+    "learners.module": "EligibilityTrace ETraceAlgorithm ETraceVjpAlgorithm HybridDimVjpAlgorithm IODimVjpAlgorithm "
+    "ParamDimVjpAlgorithm RandomProjectionVjpAlgorithm",
+    "learners.vmap": "ETraceVmap",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "nn":
         return load("foretrace.nn", "foretrace.nn")
-    if name in learners.HOMES:
-        return getattr(learners, name)
-    return getattr(load(f"foretrace.compat.{_HOMES.get(name, 'parameters')}", f"foretrace.{name}"), name)
+    home = next((file for file, names in _LAZY.items() if name in names.split()), None)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(load(f"foretrace.{home}", f"foretrace.{name}"), name)
 
 
 def __dir__() -> list[str]:
