@@ -101,6 +101,8 @@ class Split:
 class Frontend(Protocol):
     """The way from the models of one library to `Split`.
 
+    The file of a library is its frontend, with these names at its top; any object that has them is one too.
+
     Attributes:
         name: The library.
         options: What `split` takes beside `params` and `state`; `compile` hands these options on.
@@ -129,8 +131,8 @@ class Frontend(Protocol):
         ...
 
 
-# The module that must be loaded for a frontend to be tried, and the file of the frontend. Plain functions come last:
-# a module of a library can be called too.
+# The module that must be loaded for a frontend to be tried, and the file that is the frontend. Plain functions come
+# last: a module of a library can be called too.
 _TABLE = (
     ("brainstate", "foretrace.frontends.brainstate"),
     ("flax.nnx", "foretrace.frontends.nnx"),
@@ -178,7 +180,8 @@ def frontends() -> Iterator[Frontend]:
     yield from _registered
     for library, module in _TABLE:
         if library in sys.modules:
-            yield importlib.import_module(module).FRONTEND
+            found: Any = importlib.import_module(module)
+            yield found
 
 
 def frontend_of(model: Any) -> Frontend:

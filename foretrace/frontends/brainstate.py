@@ -26,8 +26,7 @@ from foretrace.errors import (
 )
 from foretrace.frontends.base import FlatStep, Split, same
 from foretrace.frontends.guarded_call import guarded_call
-from foretrace.frontends.traced import split_state
-from foretrace.frontends.tracing import example_input_errors, input_spec, require_float
+from foretrace.frontends.traced import example_input_errors, input_spec, require_float, split_state
 from foretrace.frontends.trees import PathForm, TreeSpec, tree_spec
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
 from foretrace.program.records import Leaf, path_name
@@ -39,52 +38,47 @@ _FOR_A_BATCH = (
     "`brainstate.nn.init_all_states`."
 )
 
-
-class BrainstateFrontend:
-    """From a brainstate module, with its states initialised, to its parts."""
-
-    name = "brainstate"
-    options = ("named",)
-    holder = "foretrace.learners.of_module"
-
-    def accepts(self, model: Any) -> bool:
-        """Whether this is a brainstate module."""
-        return isinstance(model, brainstate.nn.Module)
-
-    def split(
-        self, model: Any, inputs: tuple[Any, ...], *, params: Any = None, state: Any = None, named: Any = None
-    ) -> "ModuleSplit":
-        """Takes a module apart; the module is left as it is.
-
-        Args:
-            model: The module.
-            inputs: The example inputs of one step.
-            params: None: the module holds its parameters.
-            state: None, likewise.
-            named: Example inputs of one step that are given by name.
-        """
-        if params is not None or state is not None:
-            raise TypeError(
-                f"{type(model).__name__} is a brainstate module, which holds its own parameters and states: "
-                "leave out `params` and `state`."
-            )
-        named = {} if named is None else dict(named)
-        input_tree = input_spec(inputs, named)
-        model_states = model.states()
-        _make_random_keys(model_states.values())
-        stateful = brainstate.transform.StatefulFunction(guarded_call(model), return_only_write=False)
-        with _batch_advice((inputs, named)), example_input_errors((inputs, named)), _initialisation_errors():
-            stateful.make_jaxpr(*inputs, **named)
-        key = stateful.get_arg_cache_key(*inputs, **named)
-        used = _by_path(stateful.get_states_by_cache(key), model_states)
-        written = {id(state) for state in stateful.get_write_states_by_cache(key)}
-        _refuse_written_parameters({path: state for path, state in used.items() if id(state) in written})
-        outputs = tree_spec(stateful.get_out_shapes_by_cache(key)[0], prefix=("output",))
-        flat = _flat_step(stateful.get_jaxpr_by_cache(key), used, model_states, input_tree, outputs, written)
-        return ModuleSplit(model, stateful, model_states, used, flat)
+name = "brainstate"
+options = ("named",)
+holder = "foretrace.learners.of_module"
 
 
-FRONTEND = BrainstateFrontend()
+def accepts(model: Any) -> bool:
+    """Whether this is a brainstate module."""
+    return isinstance(model, brainstate.nn.Module)
+
+
+def split(
+    model: Any, inputs: tuple[Any, ...], *, params: Any = None, state: Any = None, named: Any = None
+) -> "ModuleSplit":
+    """Takes a module apart; the module is left as it is.
+
+    Args:
+        model: The module.
+        inputs: The example inputs of one step.
+        params: None: the module holds its parameters.
+        state: None, likewise.
+        named: Example inputs of one step that are given by name.
+    """
+    if params is not None or state is not None:
+        raise TypeError(
+            f"{type(model).__name__} is a brainstate module, which holds its own parameters and states: "
+            "leave out `params` and `state`."
+        )
+    named = {} if named is None else dict(named)
+    input_tree = input_spec(inputs, named)
+    model_states = model.states()
+    _make_random_keys(model_states.values())
+    stateful = brainstate.transform.StatefulFunction(guarded_call(model), return_only_write=False)
+    with _batch_advice((inputs, named)), example_input_errors((inputs, named)), _initialisation_errors():
+        stateful.make_jaxpr(*inputs, **named)
+    key = stateful.get_arg_cache_key(*inputs, **named)
+    used = _by_path(stateful.get_states_by_cache(key), model_states)
+    written = {id(state) for state in stateful.get_write_states_by_cache(key)}
+    _refuse_written_parameters({path: state for path, state in used.items() if id(state) in written})
+    outputs = tree_spec(stateful.get_out_shapes_by_cache(key)[0], prefix=("output",))
+    flat = _flat_step(stateful.get_jaxpr_by_cache(key), used, model_states, input_tree, outputs, written)
+    return ModuleSplit(model, stateful, model_states, used, flat)
 
 
 class ModuleSplit(Split):

@@ -56,8 +56,6 @@ class CallForm:
         return "state" in self.arguments
 
 
-HELD = CallForm(("x",), ("out",))
-"""The call of a module that holds its recurrent state itself."""
 STATE_FIRST = CallForm(("state", "x"), ("state", "out"))
 """That of `jax.lax.scan` and of Flax's cells."""
 STATE_LAST = CallForm(("x", "state"), ("out", "state"))

@@ -15,86 +15,80 @@ import jax
 import jax.numpy as jnp
 
 from foretrace.errors import ExampleInputError, StateNotInitializedError
+from foretrace.frontends import function
 from foretrace.frontends.base import Split
 from foretrace.frontends.calls import STATE_LAST, CallForm, argument_names
-from foretrace.frontends.function import FRONTEND as PLAIN
 from foretrace.frontends.modules import PureModule
 from foretrace.frontends.trees import same_structure
 
 # Their floating state is statistics, which no gradient runs through.
 _STATISTICS = (eqx.nn.BatchNorm, eqx.nn.SpectralNorm)
 
+name = "equinox"
+options = ("call", "wrt", "key", "kwargs")
 
-class EquinoxFrontend:
-    """From an Equinox module to its parts."""
 
-    name = "equinox"
-    options = ("call", "wrt", "key", "kwargs")
+def accepts(model: Any) -> bool:
+    """Whether this is an Equinox module that can be called."""
+    return isinstance(model, eqx.Module) and callable(model)
 
-    def accepts(self, model: Any) -> bool:
-        """Whether this is an Equinox module that can be called."""
-        return isinstance(model, eqx.Module) and callable(model)
 
-    def split(
-        self,
-        model: Any,
-        inputs: tuple[Any, ...],
-        *,
-        params: Any = None,
-        state: Any = None,
-        call: str | None = None,
-        wrt: Any = None,
-        key: Any = None,
-        kwargs: Any = None,
-    ) -> Split:
-        """Takes an Equinox module apart.
+def split(
+    model: Any,
+    inputs: tuple[Any, ...],
+    *,
+    params: Any = None,
+    state: Any = None,
+    call: str | None = None,
+    wrt: Any = None,
+    key: Any = None,
+    kwargs: Any = None,
+) -> Split:
+    """Takes an Equinox module apart.
 
-        Args:
-            model: The module, or `eqx.filter_vmap(module)`.
-            inputs: The example inputs of one step.
-            params: Given where the module is a step function `step(params, state, *inputs)` itself.
-            state: The state before the first step.
-            call: The form of the call, where it is not found.
-            wrt: What learns: a filter of Equinox, a function of a leaf or a pytree of booleans. All inexact arrays by
-                default; what is none never learns.
-            key: A random key for the `key=` argument of the call. It is carried in the state, and every step is given
-                a fresh one.
-            kwargs: Fixed keyword arguments of every call.
-        """
-        if params is not None:
-            return PLAIN.split(model, inputs, params=params, state=state)
-        if state is None:
-            raise StateNotInitializedError(
-                f"{type(model).__name__} is an Equinox module, and its state was not given. Pass the state before the "
-                "first step: `ft.compile(cell, 'D_RTRL', x0, state=jnp.zeros(cell.hidden_size))`."
-            )
-        inner = _inner(model)
-        learned = _learned(inner, wrt)
-
-        def run(params: Any, others: Any, arguments: Any) -> tuple[Any, Any]:
-            module = _with_inner(model, eqx.combine(params, inner))
-            later, now = (None, None) if others is None else jax.random.split(others)
-            return module(*arguments, **(kwargs or {}), **({} if now is None else {"key": now})), later
-
-        def params_of(value: Any) -> Any:
-            whole = isinstance(value, eqx.Module) and not same_structure(value, learned)
-            return _learned(_inner(value), wrt) if whole else value
-
-        pure = PureModule(inner, run, learned, key)
-        with _batch_advice(model, inputs, state):
-            form = pure.form(inputs, state, call, _convention(inner, len(inputs)))
-        return pure.split(
-            form,
-            inputs,
-            state,
-            carry_flags=_recurrent(inner, state),
-            other_flags=[] if key is None else [False],
-            other_paths=[] if key is None else [("key",)],
-            params_of=params_of,
+    Args:
+        model: The module, or `eqx.filter_vmap(module)`.
+        inputs: The example inputs of one step.
+        params: Given where the module is a step function `step(params, state, *inputs)` itself.
+        state: The state before the first step.
+        call: The form of the call, where it is not found.
+        wrt: What learns: a filter of Equinox, a function of a leaf or a pytree of booleans. All inexact arrays by
+            default; what is none never learns.
+        key: A random key for the `key=` argument of the call. It is carried in the state, and every step is given
+            a fresh one.
+        kwargs: Fixed keyword arguments of every call.
+    """
+    if params is not None:
+        return function.split(model, inputs, params=params, state=state)
+    if state is None:
+        raise StateNotInitializedError(
+            f"{type(model).__name__} is an Equinox module, and its state was not given. Pass the state before the "
+            "first step: `ft.compile(cell, 'D_RTRL', x0, state=jnp.zeros(cell.hidden_size))`."
         )
+    inner = _inner(model)
+    learned = _learned(inner, wrt)
 
+    def run(params: Any, others: Any, arguments: Any) -> tuple[Any, Any]:
+        module = _with_inner(model, eqx.combine(params, inner))
+        later, now = (None, None) if others is None else jax.random.split(others)
+        return module(*arguments, **(kwargs or {}), **({} if now is None else {"key": now})), later
 
-FRONTEND = EquinoxFrontend()
+    def params_of(value: Any) -> Any:
+        whole = isinstance(value, eqx.Module) and not same_structure(value, learned)
+        return _learned(_inner(value), wrt) if whole else value
+
+    pure = PureModule(inner, run, learned, key)
+    with _batch_advice(model, inputs, state):
+        form = pure.form(inputs, state, call, _convention(inner, len(inputs)))
+    return pure.split(
+        form,
+        inputs,
+        state,
+        carry_flags=_recurrent(inner, state),
+        other_flags=[] if key is None else [False],
+        other_paths=[] if key is None else [("key",)],
+        params_of=params_of,
+    )
 
 
 @contextmanager

@@ -7,27 +7,22 @@ import jax
 from foretrace._checks import call_problem
 from foretrace.frontends.base import Split, Step
 
-
-class FunctionFrontend:
-    """A plain function is in parts already: its parameters and state are given."""
-
-    name = "function"
-    options: tuple[str, ...] = ()
-
-    def accepts(self, model: Any) -> bool:
-        """Whether this can be called."""
-        return callable(model) and not isinstance(model, type)
-
-    def split(self, model: Any, inputs: tuple[Any, ...], *, params: Any = None, state: Any = None) -> Split:
-        """The function with the parameters and the state that were given."""
-        if params is None or state is None:
-            raise TypeError(_missing(model, params, state))
-        if inputs:
-            _check_signature(model, len(inputs))
-        return Split(model, params, state)
+name = "function"
+options: tuple[str, ...] = ()
 
 
-FRONTEND = FunctionFrontend()
+def accepts(model: Any) -> bool:
+    """Whether this can be called."""
+    return callable(model) and not isinstance(model, type)
+
+
+def split(model: Any, inputs: tuple[Any, ...], *, params: Any = None, state: Any = None) -> Split:
+    """The function with the parameters and the state that were given."""
+    if params is None or state is None:
+        raise TypeError(_missing(model, params, state))
+    if inputs:
+        _check_signature(model, len(inputs))
+    return Split(model, params, state)
 
 
 def _missing(model: Any, params: Any, state: Any) -> str:

@@ -14,7 +14,7 @@ import brainstate
 import jax
 
 from foretrace.errors import StateMismatchError
-from foretrace.frontends.trees import structure_difference, tree_spec
+from foretrace.frontends.trees import same_structure, structure_difference, tree_spec
 from foretrace.program.records import path_name
 
 
@@ -42,14 +42,14 @@ def guarded_call(model: brainstate.nn.Module) -> Callable[..., Any]:
             return out
         finally:
             for state, before in zip(recorder.states, recorder.original_state_values, strict=True):
-                if not _same_structure(state.value, before):
+                if not same_structure(state.value, before):
                     state.value = before
 
     return call
 
 
 def _require_same_form(state: brainstate.State, before: Any, name: str) -> None:
-    if _same_structure(state.value, before):
+    if same_structure(state.value, before):
         return
     entered = tree_spec(before, bare=name)
     problem = structure_difference(entered, tree_spec(state.value, bare=name))
@@ -60,12 +60,6 @@ def _require_same_form(state: brainstate.State, before: Any, name: str) -> None:
         )
     # A plain array where a quantity without unit was, or the reverse: the same numbers.
     state.value = entered.unflatten(jax.tree.leaves(state.value))
-
-
-def _same_structure(first: Any, second: Any) -> bool:
-    """Whether two values have the same tree; units are part of it."""
-    one: Any = jax.tree.structure(first)
-    return bool(one == jax.tree.structure(second))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from foretrace._checks import call_problem
 from foretrace.errors import NoRecurrentStateError, StateMismatchError, StateNotInitializedError
 from foretrace.frontends.base import Packing, Split
 from foretrace.frontends.calls import STATE_FIRST, STATE_LAST, CallForm, find_call, parse_call
-from foretrace.frontends.tracing import example_input_errors
+from foretrace.frontends.traced import example_input_errors
 from foretrace.frontends.trees import same_structure, tree_spec
 from foretrace.program.diagnostics import Path
 from foretrace.program.inline import inline_calls

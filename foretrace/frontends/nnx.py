@@ -23,65 +23,59 @@ from foretrace.program.records import path_name
 # Floating ones of these are carried without credit: no gradient runs through statistics.
 _NOT_RECURRENT = (nnx.BatchStat, nnx.RngState)
 
-
-class NNXFrontend:
-    """From an NNX module to its parts."""
-
-    name = "flax.nnx"
-    options = ("call", "wrt", "kwargs")
-
-    def accepts(self, model: Any) -> bool:
-        """Whether this is an NNX module that can be called."""
-        return isinstance(model, nnx.Module) and callable(model)
-
-    def split(
-        self,
-        model: Any,
-        inputs: tuple[Any, ...],
-        *,
-        params: Any = None,
-        state: Any = None,
-        call: str | None = None,
-        wrt: Any = nnx.Param,
-        kwargs: Any = None,
-    ) -> Split:
-        """Takes an NNX module apart; the module is left as it is.
-
-        Args:
-            model: The module.
-            inputs: The example inputs of one step.
-            params: None: the module holds its parameters.
-            state: The carry before the first step; None where the module makes it, or holds it in a Variable.
-            call: The form of the call, where it is not found.
-            wrt: What learns, a filter of NNX; floating arrays of it alone.
-            kwargs: Fixed keyword arguments of every call.
-        """
-        if params is not None:
-            raise TypeError(f"{type(model).__name__} is an NNX module, which holds its parameters: leave out `params`.")
-        made = state is None and takes_state(call)
-        if made:
-            state = made_state(model, inputs, lambda make, shape: make(shape, nnx.Rngs(0)))
-        learns = nnx.All(wrt, _floating)
-        whole = _pure(model, False, ..., kwargs or {})
-        form = whole.form(inputs, state, call, convention_of(model, nnx.RNNCellBase))
-        written = whole.written(form, inputs, state, lambda others: dict(nnx.to_flat_state(others)))
-        pure = _pure(model, learns, lambda path, _: path in written, kwargs or {})
-        _refuse_written([path for path, _ in nnx.to_flat_state(pure.params) if path in written])
-        others = [] if pure.others is None else _arrays(pure.others)
-        return pure.split(
-            form,
-            inputs,
-            state,
-            made=made,
-            other_flags=[is_float(leaf) and not isinstance(owner, _NOT_RECURRENT) for _, owner, leaf in others],
-            other_paths=[path for path, _, _ in others],
-            param_paths=[path for path, _, _ in _arrays(pure.params)],
-            params_of=lambda value: _chosen(value, learns),
-            others_of=lambda value: _chosen(value, lambda path, _: path in written, modules_only=True),
-        )
+name = "flax.nnx"
+options = ("call", "wrt", "kwargs")
 
 
-FRONTEND = NNXFrontend()
+def accepts(model: Any) -> bool:
+    """Whether this is an NNX module that can be called."""
+    return isinstance(model, nnx.Module) and callable(model)
+
+
+def split(
+    model: Any,
+    inputs: tuple[Any, ...],
+    *,
+    params: Any = None,
+    state: Any = None,
+    call: str | None = None,
+    wrt: Any = nnx.Param,
+    kwargs: Any = None,
+) -> Split:
+    """Takes an NNX module apart; the module is left as it is.
+
+    Args:
+        model: The module.
+        inputs: The example inputs of one step.
+        params: None: the module holds its parameters.
+        state: The carry before the first step; None where the module makes it, or holds it in a Variable.
+        call: The form of the call, where it is not found.
+        wrt: What learns, a filter of NNX; floating arrays of it alone.
+        kwargs: Fixed keyword arguments of every call.
+    """
+    if params is not None:
+        raise TypeError(f"{type(model).__name__} is an NNX module, which holds its parameters: leave out `params`.")
+    made = state is None and takes_state(call)
+    if made:
+        state = made_state(model, inputs, lambda make, shape: make(shape, nnx.Rngs(0)))
+    learns = nnx.All(wrt, _floating)
+    whole = _pure(model, False, ..., kwargs or {})
+    form = whole.form(inputs, state, call, convention_of(model, nnx.RNNCellBase))
+    written = whole.written(form, inputs, state, lambda others: dict(nnx.to_flat_state(others)))
+    pure = _pure(model, learns, lambda path, _: path in written, kwargs or {})
+    _refuse_written([path for path, _ in nnx.to_flat_state(pure.params) if path in written])
+    others = [] if pure.others is None else _arrays(pure.others)
+    return pure.split(
+        form,
+        inputs,
+        state,
+        made=made,
+        other_flags=[is_float(leaf) and not isinstance(owner, _NOT_RECURRENT) for _, owner, leaf in others],
+        other_paths=[path for path, _, _ in others],
+        param_paths=[path for path, _, _ in _arrays(pure.params)],
+        params_of=lambda value: _chosen(value, learns),
+        others_of=lambda value: _chosen(value, lambda path, _: path in written, modules_only=True),
+    )
 
 
 def _floating(path: Path, variable: Any) -> bool:

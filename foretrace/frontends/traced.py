@@ -1,6 +1,6 @@
 """The traced model: one step of any model as a step program, and the way between the model's values and flat arrays.
 
-`trace_split` traces the step of a model that a frontend has taken apart. Params, state, inputs and output are any
+`trace_model` traces the step of a model that a frontend takes apart. Params, state, inputs and output are any
 pytrees, quantities included. Floating arrays of the state are hidden states, whose history is credited, unless the
 frontend says otherwise; integers, booleans and random keys are carried along. Units are taken off here and put back by
 the methods of `TracedModel`, so that everything behind it computes with plain arrays.
@@ -8,6 +8,7 @@ the methods of `TracedModel`, so that everything behind it computes with plain a
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,18 +16,16 @@ import jax
 
 from foretrace._jax import is_float
 from foretrace._repr import counted, one_line
-from foretrace.errors import (
-    CompilationError,
-    ExampleInputError,
-    NotSupportedError,
-    StateMismatchError,
-)
+from foretrace._units import unit_errors
+from foretrace.errors import CompilationError, ExampleInputError, NotSupportedError, StateMismatchError
 from foretrace.frontends.base import FlatStep, Split, Step, frontend_of
-from foretrace.frontends.tracing import example_input_errors, input_spec, require_float
-from foretrace.frontends.trees import TRACED, TreeSpec, form_text, structure_difference, tree_spec
+from foretrace.frontends.trees import TRACED, Form, TreeSpec, form_text, structure_difference, tree_spec
 from foretrace.program.build import build_program
 from foretrace.program.diagnostics import Path
-from foretrace.program.records import Leaf, StepProgram
+from foretrace.program.records import Leaf, StepProgram, path_name
+
+_MISFIT = (TypeError, ValueError, IndexError, AssertionError)
+_PASS_THROUGH = (CompilationError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,17 +128,12 @@ def trace_model(
     frontend = frontend_of(model)
     _refuse_options(frontend.name, frontend.options, how)
     split = frontend.split(model, inputs, params=params, state=state, **how)
-    return trace_split(split, *inputs, control_flow=control_flow)
-
-
-def trace_split(split: Split, *example_inputs: Any, control_flow: Any = None) -> TracedModel:
-    """Traces one step of a model that a frontend has taken apart; arguments and errors as for `trace_model`."""
-    if not example_inputs and split.flat is None:
+    if not inputs and split.flat is None:
         raise ExampleInputError(
             "No example input was given. Pass the input of one step after the step function; "
             "for a step without input, let it take a dummy scalar."
         )
-    flat = split.flat or _flat_step(split, example_inputs)
+    flat = split.flat or _flat_step(split, inputs)
     try:
         program = _program(flat, control_flow)
     except CompilationError as error:
@@ -151,14 +145,25 @@ def trace_split(split: Split, *example_inputs: Any, control_flow: Any = None) ->
 
 
 def _flat_step(split: Split, inputs: tuple[Any, ...]) -> FlatStep:
+    """The step in the program's order, on flat arrays."""
     params = _arrays("params", split.params, split.param_paths)
     state = _arrays("state", split.state, split.state_paths)
     input_tree = input_spec(inputs, {})
     require_float(params)
     recurrent = split.hidden or (True,) * len(state.avals)
-    hidden = tuple(bool(flag and is_float(aval)) for flag, aval in zip(recurrent, state.avals, strict=True))
-    closed_jaxpr, outputs = _trace(split.step, params, state, input_tree, hidden, inputs)
-    return FlatStep(closed_jaxpr, params, state, hidden, input_tree, outputs)
+    flags = tuple(bool(flag and is_float(aval)) for flag, aval in zip(recurrent, state.avals, strict=True))
+    outputs: list[TreeSpec] = []
+
+    def step(weights: Any, hidden: Any, other: Any, given: Any) -> Any:
+        args, kwargs = input_tree.unflatten(given)
+        before = state.unflatten(join_state(flags, hidden, other))
+        after, out = _checked_result(split.step(params.unflatten(weights), before, *args, **kwargs), state)
+        outputs.append(tree_spec(out, prefix=("output",)))
+        return split_state(flags, jax.tree.leaves(after)), jax.tree.leaves(out)
+
+    with example_input_errors(inputs):
+        closed = jax.make_jaxpr(step)(params.avals, *split_state(flags, state.avals), input_tree.avals)
+    return FlatStep(closed, params, state, flags, input_tree, outputs[-1])
 
 
 def _arrays(name: str, value: Any, paths: tuple[Path, ...] | None) -> TreeSpec:
@@ -172,29 +177,6 @@ def _arrays(name: str, value: Any, paths: tuple[Path, ...] | None) -> TreeSpec:
             "it inside of the step."
         ) from error
     return spec if paths is None else dataclasses.replace(spec, paths=paths)
-
-
-def _trace(
-    step: Step, params_tree: TreeSpec, state_tree: TreeSpec, input_tree: TreeSpec, flags: Sequence[bool], inputs: Any
-) -> tuple[Any, TreeSpec]:
-    """The flat step in the program's order, and the form of its output."""
-    hidden, other = split_state(flags, state_tree.avals)
-    output_trees: list[TreeSpec] = []
-    first, second = len(params_tree.avals), len(params_tree.avals) + len(hidden)
-    third = second + len(other)
-
-    def flat_step(*flat: Any) -> list[Any]:
-        old_state = state_tree.unflatten(join_state(flags, flat[first:second], flat[second:third]))
-        args, kwargs = input_tree.unflatten(flat[third:])
-        result = step(params_tree.unflatten(flat[:first]), old_state, *args, **kwargs)
-        new_state, out = _checked_result(result, state_tree)
-        output_trees.append(tree_spec(out, prefix=("output",)))
-        new_hidden, new_other = split_state(flags, jax.tree.leaves(new_state))
-        return [*new_hidden, *new_other, *jax.tree.leaves(out)]
-
-    with example_input_errors(inputs):
-        closed_jaxpr = jax.make_jaxpr(flat_step)(*params_tree.avals, *hidden, *other, *input_tree.avals)
-    return closed_jaxpr, output_trees[-1]
 
 
 def _program(flat: FlatStep, control_flow: Any) -> StepProgram:
@@ -249,3 +231,50 @@ def _refuse_options(name: str, known: tuple[str, ...], how: dict[str, Any]) -> N
     if unknown:
         given, takes = (", ".join(f"`{option}`" for option in options) for options in (unknown, known))
         raise TypeError(f"{given} is no option for a model of kind `{name}`. It takes {takes or 'none'}.")
+
+
+@contextmanager
+def example_input_errors(inputs: Any) -> Iterator[None]:
+    """Turns an exception over shapes, types or units inside the block into an `ExampleInputError` that it causes.
+
+    A step that raises over these was most likely given an example input that does not fit. What JAX itself says about
+    tracers, errors of this package, and every other exception are the user's to read and pass through untouched.
+    """
+    try:
+        yield
+    except _PASS_THROUGH:
+        raise
+    except Exception as error:
+        if not isinstance(error, (*_MISFIT, *unit_errors())):
+            raise
+        raise ExampleInputError(
+            f"The step cannot be traced with the example input ({form_text(inputs)}). It raised "
+            f"{type(error).__name__}: {error} "
+            "If the step itself is right, pass one step's input with the shape, dtype and unit that it takes."
+        ) from error
+
+
+def input_spec(args: Any, kwargs: Any) -> TreeSpec:
+    """The form of `(args, kwargs)`, the example inputs; what is not an array is refused."""
+    try:
+        parts = [tree_spec(part, prefix=("input",)) for part in (args, kwargs)]
+    except TypeError as error:
+        raise ExampleInputError(
+            f"The example input ({form_text((args, kwargs))}) holds something that is no array: {error} "
+            "Inputs are arrays, scalars, quantities, or pytrees of them."
+        ) from error
+    return dataclasses.replace(tree_spec((args, kwargs)), paths=parts[0].paths + parts[1].paths)
+
+
+def require_float(spec: Form) -> None:
+    """Refuses parameters that carry no derivative, all of them at once."""
+    wrong = [
+        f"`{path_name(path)}` ({aval.dtype})"
+        for path, aval in zip(spec.paths, spec.avals, strict=True)
+        if not is_float(aval)
+    ]
+    if wrong:
+        raise NotSupportedError(
+            f"Not floating, so not trainable: {', '.join(wrong)}. "
+            "Keep integers, masks and random keys in the state, in the inputs, or as constants of the step."
+        )

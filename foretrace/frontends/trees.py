@@ -177,7 +177,7 @@ def structure_difference(expected: TreeSpec, found: TreeSpec) -> str | None:
 
 
 def same_structure(one: Any, other: Any) -> bool:
-    """Whether two pytrees have the same structure."""
+    """Whether two pytrees have the same structure; units are part of it."""
     structures: list[PyTreeDef] = [jax.tree.structure(one), jax.tree.structure(other)]
     return structures[0] == structures[1]
 
