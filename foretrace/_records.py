@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
-import numbers
 import types
 import typing
 from typing import Any
 
 import numpy as np
+
+from foretrace._checks import is_number, is_whole
 
 WORDS = {int: "a whole number", float: "a finite number", bool: "True or False", str: "a word"}
 
@@ -52,7 +53,7 @@ def _is(value: Any, kind: Any) -> bool:
     if _origin(kind) is tuple:
         return isinstance(value, tuple) and all(_is(part, typing.get_args(kind)[0]) for part in value)
     if kind is int:
-        return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+        return is_whole(value)
     if kind is float:
         return _is_number(value) and math.isfinite(value)
     return isinstance(value, np.bool_) if kind is bool and isinstance(value, np.generic) else isinstance(value, kind)
@@ -60,11 +61,7 @@ def _is(value: Any, kind: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     """Whether it is a real number, or an array of one."""
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, numbers.Real) or (
-        getattr(value, "shape", None) == () and np.asarray(value).dtype.kind in "iuf"
-    )
+    return is_number(value) or (getattr(value, "shape", None) == () and np.asarray(value).dtype.kind in "iuf")
 
 
 def _words(kind: Any) -> str:

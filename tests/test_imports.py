@@ -16,7 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_checks": set(),
     "_jax": set(),
     "_look": {"_figure"},
-    "_records": set(),
+    "_records": {"_checks"},
     "_repr": set(),
     "_html": set(),
     "_figure": {"_look"},
@@ -45,10 +45,7 @@ MAY_USE_MODELS = {
     *(f"frontends/{file}.py" for file in ("brainstate", "guarded_call", "nnx", "linen", "equinox")),
     *("nn", "networks", "tasks", "viz", "cli"),
     *(f"compat/{file}.py" for file in ("executors", "module_info", "parameters")),
-    *(
-        f"learners/{file}.py"
-        for file in ("driver", "executor", "helpers", "module", "nnx_module", "of_module", "recording")
-    ),
+    *(f"learners/{file}.py" for file in ("driver", "executor", "helpers", "module", "nnx_module", "recording")),
     *("learners/traced_sequence.py", "learners/vmap.py"),
 }
 

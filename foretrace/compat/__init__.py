@@ -13,7 +13,6 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from foretrace._optional import load
-from foretrace.compat.gradients import general_y2w, stop_param_gradients
 from foretrace.compat.graphs import (
     add_hidden_perturbation_from_minfo,
     add_hidden_perturbation_in_module,
@@ -23,7 +22,16 @@ from foretrace.compat.graphs import (
     find_hidden_param_op_relations_from_minfo,
     find_hidden_param_op_relations_from_module,
 )
-from foretrace.compat.operators import ConvOp, ElemWiseOp, ETraceOp, LoraOp, MatMulOp, SpMatMulOp
+from foretrace.compat.operators import (
+    ConvOp,
+    ElemWiseOp,
+    ETraceOp,
+    LoraOp,
+    MatMulOp,
+    SpMatMulOp,
+    general_y2w,
+    stop_param_gradients,
+)
 from foretrace.compat.perturbation import HiddenPerturbation
 from foretrace.compiler import CompilationReport, ETraceGraph, HiddenGroup, HiddenParamOpRelation
 from foretrace.entry import compile

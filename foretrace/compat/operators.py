@@ -4,15 +4,47 @@ Masks and weight functions belong to the map from the parameters to the weight a
 user's own, a subclass of `ETraceOp`, is marked by one primitive that carries the object along.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from foretrace.compat.gradients import let_through
 from foretrace.errors import NotSupportedError
 from foretrace.ops import conv, element_wise, lora_matmul, matmul, register_primitive, sparse_matmul, unmarked
+
+_is_stopped: contextvars.ContextVar[bool] = contextvars.ContextVar("is_stopped", default=False)
+
+
+@contextlib.contextmanager
+def stop_param_gradients(stop_or_not: bool = True) -> Iterator[None]:
+    """Operator objects called inside give values without a derivative, by the weights as by the data.
+
+    `ElemWiseOp` and parameters without a trace keep theirs.
+
+    Args:
+        stop_or_not: False to let derivatives through, inside of a block that keeps them away.
+
+    Examples:
+        >>> def loss(weights):
+        ...     with stop_param_gradients():
+        ...         return MatMulOp()(jnp.ones(2), weights).sum()
+        >>> jax.grad(loss)({"weight": jnp.ones((2, 1))})["weight"].tolist()
+        [[0.0], [0.0]]
+    """
+    token = _is_stopped.set(stop_or_not)
+    try:
+        yield
+    finally:
+        _is_stopped.reset(token)
+
+
+def _let_through(y: Any) -> Any:
+    """The result of an operator, inside of `stop_param_gradients` without its derivative."""
+    return jax.lax.stop_gradient(y) if _is_stopped.get() else y
 
 
 class ETraceOp:
@@ -39,7 +71,7 @@ class ETraceOp:
 
     def __call__(self, inputs: Any, weights: Any) -> Any:
         """Applies the operator, marked."""
-        return let_through(_marked(self, inputs, weights))
+        return _let_through(_marked(self, inputs, weights))
 
     def xw_to_y(self, inputs: Any, weights: Any) -> Any:
         """What the operator computes from data and weights."""
@@ -84,18 +116,28 @@ def _marked(op: ETraceOp, inputs: Any, weights: Any) -> Any:
     return jax.tree.unflatten(out_tree, [primitive.bind(*map(jnp.asarray, leaves), op=op, tree=tree)])
 
 
+def _same(weights: Any) -> Any:
+    return weights
+
+
 class _MarkedOp(ETraceOp):
     """An operator that one of the package's functions stands for."""
 
-    is_elementwise = False
+    is_diagonal = False
+    name = None
 
-    def __init__(self) -> None:
-        super().__init__(is_diagonal=self.is_elementwise)
+    def __post_init__(self) -> None:
+        given = vars(self)
+        for name in given.keys() & {"weight_fn", "fn"}:
+            checked_function(name, given[name])
+        if given.get("weight_mask") is not None:
+            given["weight_mask"] = jnp.asarray(given["weight_mask"])
 
     def __call__(self, inputs: Any, weights: Any) -> Any:
-        return let_through(self.xw_to_y(inputs, weights))
+        return _let_through(self.xw_to_y(inputs, weights))
 
 
+@dataclass(eq=False, repr=False)
 class MatMulOp(_MarkedOp):
     """`foretrace.matmul` as an object: weights `{"weight": (in, out), "bias": (out,)}`, the bias optional.
 
@@ -109,16 +151,9 @@ class MatMulOp(_MarkedOp):
         [3.0, 3.0]
     """
 
-    def __init__(
-        self,
-        weight_mask: Any = None,
-        weight_fn: Callable[[Any], Any] = lambda w: w,
-        apply_weight_fn_before_mask: bool = False,
-    ) -> None:
-        super().__init__()
-        self.weight_mask = _mask(weight_mask)
-        self.weight_fn = checked_function("weight_fn", weight_fn)
-        self.apply_weight_fn_before_mask = apply_weight_fn_before_mask
+    weight_mask: Any = None
+    weight_fn: Callable[[Any], Any] = _same
+    apply_weight_fn_before_mask: bool = False
 
     def xw_to_y(self, inputs: Any, weights: Any) -> Any:
         """The marked product."""
@@ -131,6 +166,7 @@ class MatMulOp(_MarkedOp):
         return matmul(inputs, weight, own.get("bias"))
 
 
+@dataclass(eq=False, repr=False)
 class ConvOp(_MarkedOp):
     """`foretrace.conv` as an object: weights `{"weight": kernel, "bias": ...}`, the bias optional.
 
@@ -153,26 +189,16 @@ class ConvOp(_MarkedOp):
         (5, 4)
     """
 
-    def __init__(
-        self,
-        xinfo: jax.ShapeDtypeStruct,
-        window_strides: Sequence[int],
-        padding: Any,
-        lhs_dilation: Sequence[int] | None = None,
-        rhs_dilation: Sequence[int] | None = None,
-        feature_group_count: int = 1,
-        batch_group_count: int = 1,
-        dimension_numbers: Any = None,
-        weight_mask: Any = None,
-        weight_fn: Callable[[Any], Any] = lambda w: w,
-    ) -> None:
-        super().__init__()
-        self.xinfo = xinfo
-        self.window_strides, self.padding = window_strides, padding
-        self.lhs_dilation, self.rhs_dilation = lhs_dilation, rhs_dilation
-        self.feature_group_count, self.batch_group_count = feature_group_count, batch_group_count
-        self.dimension_numbers = dimension_numbers
-        self.weight_mask, self.weight_fn = _mask(weight_mask), checked_function("weight_fn", weight_fn)
+    xinfo: jax.ShapeDtypeStruct
+    window_strides: Sequence[int]
+    padding: Any
+    lhs_dilation: Sequence[int] | None = None
+    rhs_dilation: Sequence[int] | None = None
+    feature_group_count: int = 1
+    batch_group_count: int = 1
+    dimension_numbers: Any = None
+    weight_mask: Any = None
+    weight_fn: Callable[[Any], Any] = _same
 
     def xw_to_y(self, inputs: Any, weights: Any) -> Any:
         """The marked convolution, of a batch or of a single sample."""
@@ -194,6 +220,7 @@ class ConvOp(_MarkedOp):
         return y[0] if is_single else y
 
 
+@dataclass(eq=False, repr=False)
 class SpMatMulOp(_MarkedOp):
     """`foretrace.sparse_matmul` as an object: weights `{"weight": (connections,), "bias": ...}`, the bias optional.
 
@@ -202,9 +229,8 @@ class SpMatMulOp(_MarkedOp):
         weight_fn: Applied to the weight.
     """
 
-    def __init__(self, sparse_mat: Any, weight_fn: Callable[[Any], Any] = lambda w: w) -> None:
-        super().__init__()
-        self.sparse_mat, self.weight_fn = sparse_mat, checked_function("weight_fn", weight_fn)
+    sparse_mat: Any
+    weight_fn: Callable[[Any], Any] = _same
 
     def xw_to_y(self, inputs: Any, weights: Any) -> Any:
         """The marked sparse product."""
@@ -212,6 +238,7 @@ class SpMatMulOp(_MarkedOp):
         return sparse_matmul(inputs, self.weight_fn(own["weight"]), sparse_mat=self.sparse_mat, bias=own.get("bias"))
 
 
+@dataclass(eq=False, repr=False)
 class LoraOp(_MarkedOp):
     """`foretrace.lora_matmul` as an object: weights `{"B": (in, rank), "A": (rank, out), "bias": ...}`.
 
@@ -219,9 +246,7 @@ class LoraOp(_MarkedOp):
         alpha: The scale of the product; None for 1.
     """
 
-    def __init__(self, alpha: Any = None) -> None:
-        super().__init__()
-        self.alpha = alpha
+    alpha: Any = None
 
     def xw_to_y(self, inputs: Any, weights: Any) -> Any:
         """The marked low-rank product."""
@@ -230,6 +255,7 @@ class LoraOp(_MarkedOp):
         return lora_matmul(inputs, own["B"], own["A"], alpha=alpha, bias=own.get("bias"))
 
 
+@dataclass(eq=False, repr=False)
 class ElemWiseOp(_MarkedOp):
     """`foretrace.element_wise` as an object.
 
@@ -241,11 +267,8 @@ class ElemWiseOp(_MarkedOp):
         [1.0, 2.0]
     """
 
-    is_elementwise = True
-
-    def __init__(self, fn: Callable[[Any], Any] = lambda w: w) -> None:
-        super().__init__()
-        self.fn = checked_function("fn", fn)
+    is_diagonal = True
+    fn: Callable[[Any], Any] = _same
 
     def __call__(self, weights: Any) -> Any:  # type: ignore[override]
         """Applies the operator, marked."""
@@ -256,15 +279,38 @@ class ElemWiseOp(_MarkedOp):
         return element_wise(self.fn(weights))
 
 
+def general_y2w(xw2y: Callable[[Any, Any], Any], x: Any, y: Any, w: Any) -> Any:
+    """Spreads a value of the form of an operator's result over its weights: the pullback of `y` for data that are ones.
+
+    Args:
+        xw2y: The operator, in plain JAX.
+        x: Data, of which only the form matters.
+        y: A value of the form of the result.
+        w: The weights.
+
+    Returns:
+        A value of the form of the weights.
+
+    Raises:
+        ValueError: `y` does not have the form of the result.
+
+    Examples:
+        >>> general_y2w(jnp.matmul, jnp.zeros(2), jnp.array([1.0, 3.0]), jnp.zeros((2, 2))).tolist()
+        [[1.0, 3.0], [1.0, 3.0]]
+    """
+    ones = jax.tree.map(jnp.ones_like, x)
+    result, pullback = jax.vjp(lambda own: xw2y(ones, own), w)
+    (primal,), (cotangent,) = jax.tree.leaves(result), jax.tree.leaves(y)
+    if jnp.shape(cotangent) != primal.shape:
+        raise ValueError(f"general_y2w: the operator gives shape {primal.shape}, but `y` has {jnp.shape(cotangent)}.")
+    return pullback(jax.tree.unflatten(jax.tree.structure(result), [jnp.asarray(cotangent, primal.dtype)]))[0]
+
+
 def checked_function(name: str, value: Any) -> Any:
     """A function, as it was given."""
     if not callable(value):
         raise TypeError(f"`{name}` is a function; got {type(value).__name__}.")
     return value
-
-
-def _mask(mask: Any) -> Any:
-    return None if mask is None else jnp.asarray(mask)
 
 
 def _masked(weight: Any, mask: Any) -> Any:

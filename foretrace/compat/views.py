@@ -1,4 +1,8 @@
-"""Attributes of the graph's records in braintrace's form; `foretrace._optional.view` reads them from here."""
+"""Attributes of the graph's records and of operators in braintrace's form; `foretrace._optional.view` reads them here.
+
+The trace rules that operators written for braintrace register are taken, checked, and neither needed nor kept: every
+rule follows from an operator's `impl_fn`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,8 +13,11 @@ import jax.numpy as jnp
 from foretrace._jax import ClosedJaxpr, Var, close_jaxpr, eval_jaxpr, new_jaxpr
 from foretrace.compiler import ETraceGraph, HiddenGroup, HiddenParamOpRelation
 from foretrace.engine.transition import jacobian_entries
+from foretrace.ops import ETPPrimitive
 from foretrace.program.records import StepProgram, path_name
 from foretrace.program.walks import needed_eqns, variables
+
+RULES = ("dt_to_t yw_to_w xy_to_dw init_drtrl init_pp fast_path pp_x_repr snap_anchor snap_adjacency").split()
 
 
 def module_info(graph: ETraceGraph) -> Any:
@@ -78,6 +85,31 @@ def y_to_hidden_groups(
         hidden = eval_jaxpr(jaxpr, [const_vals[var] for var in jaxpr.constvars], y_val)
         results.append(group.concat_hidden(hidden) if concat_hidden_vals else hidden)
     return results
+
+
+def register_etp_rules(primitive: ETPPrimitive, **rules: Any) -> None:
+    """Takes the trace rules of an operator.
+
+    Args:
+        primitive: The operator; as its method the function is called without.
+        **rules: Functions by the names that they have in braintrace, such as `dt_to_t` and `xy_to_dw`.
+
+    Raises:
+        TypeError: Not the name of such a rule, or not a function.
+    """
+    for name, rule in rules.items():
+        if name not in RULES:
+            known = ", ".join(f"`{known}`" for known in RULES)
+            raise TypeError(f"Operator `{primitive.name}`: there is no trace rule `{name}`. There are {known}.")
+        if rule is not None and not callable(rule) and name != "fast_path":
+            raise TypeError(f"Operator `{primitive.name}`: the trace rule `{name}` is a function; got {rule!r}.")
+
+
+def _one(name: str) -> Callable[[ETPPrimitive, Any], None]:
+    return lambda primitive, fn: register_etp_rules(primitive, **{name: fn})
+
+
+register_dt_to_t, register_yw_to_w, register_xy_to_dw, register_init_drtrl, register_init_pp = map(_one, RULES[:5])
 
 
 def _weight_chain(program: StepProgram, var: Var) -> ClosedJaxpr:

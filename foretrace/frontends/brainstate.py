@@ -40,7 +40,7 @@ _FOR_A_BATCH = (
 
 name = "brainstate"
 options = ("named",)
-holder = "foretrace.learners.of_module"
+holder = "foretrace.learners.vmap"
 
 
 def accepts(model: Any) -> bool:

@@ -95,17 +95,9 @@ class GradientComparison:
 
     def _cells(self) -> list[tuple[list[str], HistoryKind | None]]:
         """The cells of each row of a table, and what the parameter's history keeps."""
+        forms = {"cosine": ".4f", "norm_ratio": ".4f", "online_norm": ".3g", "bptt_norm": ".3g"}
         return [
-            (
-                [
-                    row.name,
-                    _number(row.cosine, ".4f"),
-                    _number(row.norm_ratio, ".4f"),
-                    _number(row.online_norm, ".3g"),
-                    _number(row.bptt_norm, ".3g"),
-                ],
-                row.history,
-            )
+            ([row.name, *(_number(getattr(row, name), form) for name, form in forms.items())], row.history)
             for row in (*self.rows, self.overall)
         ]
 

@@ -7,7 +7,6 @@ and never the result. `drive_windows` gives exact credit within windows instead,
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -86,19 +85,7 @@ def drive(
     return total, states, trace, collected
 
 
-@dataclass(frozen=True)
-class Window:
-    """What a window of steps gave, beside its summed loss."""
-
-    states: States
-    steps: Step
-    collected: Any
-    external: Any = None
-
-
-jax.tree_util.register_dataclass(Window, ["states", "steps", "collected", "external"], [])
-
-WindowForward = Callable[[Sequence[Any], States, Any], tuple[jax.Array, Window]]
+WindowForward = Callable[[Sequence[Any], States, Any], tuple[jax.Array, Ran]]
 
 
 def drive_windows(
@@ -114,12 +101,12 @@ def drive_windows(
     """Exact reverse mode inside each window, plus the trace at its start times the cotangent of the states there.
 
     Args:
-        plan: The plan.
+        plan: As for `drive`, like what is not said here.
         rule: The rule that keeps the trace.
-        params: Flat parameters: the plan's, then any that the losses alone use.
+        params: Flat parameters.
         states: The states before the sequence.
         trace: The trace before it.
-        items: What `forward` takes, with a leading axis of steps.
+        items: What `forward` takes.
         forward: Runs a window and gives its summed loss, differentiable by parameters and hidden states.
         window: Steps in a window.
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import brainstate
 import jax
 import jax.numpy as jnp
+from brainstate.util import FlattedDict
 
 from foretrace._checks import (
     optional_count,
@@ -48,23 +49,24 @@ class _Piece(NamedTuple):
 
 
 class SequenceDriverMixin:
-    """Sequences for a learner. The class that it is mixed into offers what stands here without a body."""
+    """Sequences for a learner. The class that it is mixed into makes these attributes, and says how it is called."""
 
     model: Any
     rule: Rule
     block: int | None
     check_finite: bool
     etrace: Any
+    _executor: ModuleExecutor
 
     @property
     def executor(self) -> ModuleExecutor:
         """The compiled step of the model."""
-        raise NotImplementedError
+        return self._executor
 
     @property
-    def param_states(self) -> Mapping[Path, brainstate.ParamState]:
+    def param_states(self) -> FlattedDict:
         """The model's parameters by path."""
-        raise NotImplementedError
+        return FlattedDict({p: s for p, s in self.executor.states.items() if isinstance(s, brainstate.ParamState)})
 
     def stacked(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Stacked:
         """The inputs of a call."""
@@ -125,21 +127,7 @@ class SequenceDriverMixin:
         chosen = self._chosen(weights)
         exact = self.executor.is_multi_step_vjp or self.rule.exact or _checked_chunk(chunk_size) > 1
         pieces = self._pieces(sequences, mask, step_fn, chunk_size, has_aux, shifted=not exact)
-        total: dict[int, Any] = {}
-        collected = []
-        with self._whole_or_nothing(pieces):
-            for traced, items in pieces:
-                run = TracedSequence(self.executor, self.rule, traced, list(chosen.values()), self.block)
-                window = None if not exact else 1 if traced.length else _checked_chunk(chunk_size)
-                if self.rule.exact and chunk_size is None:
-                    window = length_of(items)
-                gradient = jax.jit(run.gradient, static_argnums=3)
-                flat, begin, found = gradient(run.params(), self._begin(run), items, window)
-                self._finish(run, begin)
-                total = _sum(total, run.gradients(flat))
-                collected.append(found)
-            if self.check_finite:
-                run.require_finite(run.parameter_flags(run.params(), 1), [found[2] for found in collected], begin)
+        total, collected = self._run(pieces, list(chosen.values()), exact, chunk_size)
         norm = _norm(length, mask) if reduction == "mean" else 1
         grads = {key: _scaled(total.get(id(state)), norm, state) for key, state in chosen.items()}
         losses = jnp.concatenate([jnp.ravel(found[0]) for found in collected])
@@ -174,17 +162,9 @@ class SequenceDriverMixin:
         if step_fn is None:
             windowed = _checked_chunk(chunk_size) > 1
             step_fn = lambda *items: self(*(map(MultiStepData, items) if windowed else items))  # type: ignore[operator]
-        collected = []
         pieces = self._pieces(sequences, None, step_fn, chunk_size, None)
-        with self._whole_or_nothing(pieces):
-            for traced, items in pieces:
-                run = TracedSequence(self.executor, self.rule, traced, block=self.block)
-                begin, found = jax.jit(run.evolve)(run.params(), self._begin(run), items)
-                self._finish(run, begin)
-                collected.append(found)
-            if self.check_finite:
-                run.require_finite(run.parameter_flags(run.params(), 1), [flags for _, flags in collected], begin)
-        return _joined([outputs for outputs, _ in collected]) if return_outputs else None
+        _, collected = self._run(pieces)
+        return _joined([found[1] for found in collected]) if return_outputs else None
 
     @alone
     def etrace_train(
@@ -228,7 +208,7 @@ class SequenceDriverMixin:
             values, opt_state, begin = carry
             count = jax.tree.leaves(part)[0].shape[0]
             flat = run.params({id(chosen[key]): value for key, value in values.items()})
-            found, begin, collected = run.gradient(flat, begin, part, count if exact else None)
+            found, begin, collected = run.run(flat, begin, part, count if exact else None)
             norm = _norm(count, part[1]) if reduction == "mean" else 1
             total = run.gradients(found)
             grads = {key: _scaled(total.get(id(chosen[key])), norm, value) for key, value in values.items()}
@@ -253,6 +233,31 @@ class SequenceDriverMixin:
             state.value = values[key]
         losses = jax.tree.unflatten(traced.loss_tree, [losses])
         return (losses, opt_state, aux) if has_aux else (losses, opt_state)
+
+    def _run(
+        self,
+        pieces: Sequence[_Piece],
+        trained: Sequence[brainstate.ParamState] = (),
+        exact: bool = False,
+        chunk_size: int | None = None,
+    ) -> tuple[dict[int, Any], list[Any]]:
+        """Takes states and traces over some pieces; gives the gradients by state, and what each piece gave."""
+        total: dict[int, Any] = {}
+        collected = []
+        with self._whole_or_nothing(pieces):
+            for traced, items in pieces:
+                run = TracedSequence(self.executor, self.rule, traced, trained, self.block)
+                window = None if not exact else 1 if traced.length else _checked_chunk(chunk_size)
+                if exact and self.rule.exact and chunk_size is None:
+                    window = length_of(items)
+                through = jax.jit(run.run, static_argnums=3)
+                flat, begin, found = through(run.params(), self._begin(run), items, window)
+                self._finish(run, begin)
+                total = _sum(total, run.gradients(flat))
+                collected.append(found)
+            if self.check_finite:
+                run.require_finite(run.parameter_flags(run.params(), 1), [found[2] for found in collected], begin)
+        return total, collected
 
     def _begin(self, run: TracedSequence) -> Begin:
         return Begin(run.begin(), TraceForm(self.rule, self.executor.plan).checked(self.etrace.value))

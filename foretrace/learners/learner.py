@@ -30,7 +30,7 @@ from foretrace.frontends.trees import form_text
 from foretrace.learners.blocks import steps_in_block
 from foretrace.learners.carrying import TraceForm, begin_optimizer
 from foretrace.learners.differentiable import DifferentiableCall, make_call
-from foretrace.learners.drive import Ran, Window, drive, drive_windows
+from foretrace.learners.drive import Ran, drive, drive_windows
 from foretrace.learners.losses import check_loss_call, checked_loss, reads_params, split_loss, warn_of_constants
 from foretrace.learners.sequences import check_length, check_mask, length_of, sequence_advice
 from foretrace.learners.training import Trainable
@@ -254,33 +254,25 @@ class Learner:
             ([4.25, 4.25], [2.0, 3.0, 3.5])
         """
         has_aux = require_flag("has_aux", has_aux)
-        grads, carry, (losses, aux, flags) = self._grad(params, carry, xs, ys, mask, external, loss, has_aux)
+        grads, carry, (losses, aux, flags) = self._grad(params, carry, (xs, ys, mask, external), loss, has_aux)
         if self.check_finite:
             self._require_finite(parameter_flags(self.model.flatten_params(params), 1), flags, carry)
         return grads, carry, ((losses, aux) if has_aux else losses)
 
     def _grad(
-        self,
-        params: Any,
-        carry: Carry,
-        xs: Any,
-        ys: Any,
-        mask: Any,
-        external: Any,
-        loss: Callable[..., Any],
-        has_aux: bool = False,
+        self, params: Any, carry: Carry, given: tuple[Any, ...], loss: Callable[..., Any], has_aux: bool = False
     ) -> tuple[Any, Carry, Any]:
-        """As `grad`, with losses, aux and what was observed of finite values."""
-        flat, states, trace, items = self._prepare(params, carry, xs, ys, mask, external)
+        """As `grad`, of `(xs, ys, mask, external)`, with losses, aux and what was observed of finite values."""
+        flat, states, trace, items = self._prepare(params, carry, *given)
         if not self.plan.program.outputs:
             raise ValueError(
                 "The step returns no output, and the loss of a step reads nothing else. Return what the loss needs "
                 "beside the state, `return state, out`."
             )
-        check_loss_call(loss, targets=ys is not None)
+        check_loss_call(loss, targets=given[1] is not None)
         learned = self.model.split.params_of(params)
         losses = Losses(
-            self, loss, ys is not None, has_aux, jax.tree.structure(learned) if reads_params(loss) else None
+            self, loss, given[1] is not None, has_aux, jax.tree.structure(learned) if reads_params(loss) else None
         )
         losses.warn_of_constants(learned, items)
         flat += jax.tree.leaves(learned) if reads_params(loss) else []
@@ -380,14 +372,13 @@ class Learner:
         """
         update_every = require_count("update_every", update_every)
         params = self.model.split.params_of(params)
-        self._prepare(params, carry, xs, ys, mask, external)
+        items = (xs, ys, mask, external)
+        self._prepare(params, carry, *items)
         opt_state = begin_optimizer(optimizer, opt_state, params)
-        items = {"xs": xs, "ys": ys, "mask": mask, "external": external}
 
         def period(before: Any, part: Any) -> tuple[Any, Any]:
             params, opt_state, carry = before
-            given = (part["xs"], part["ys"], part["mask"], part["external"])
-            grads, carry, (losses, _, flags) = self._grad(params, carry, *given, loss)
+            grads, carry, (losses, _, flags) = self._grad(params, carry, part, loss)
             of_params = parameter_flags(self.model.flatten_params(params), len(losses)) if self.check_finite else None
             updates, opt_state = optimizer.update(grads, opt_state, params)
             params = jax.tree.map(lambda p, u: (p + u).astype(jnp.result_type(p)), params, updates)
@@ -493,11 +484,12 @@ class Losses:
         collected = (values, aux, self._observed(steps, outputs, values))
         return Ran(states, steps, Cotangents(by_outputs, by_hidden), collected, part["external"], by_params)
 
-    def window(self, params: Sequence[Any], states: States, part: Any) -> tuple[jax.Array, Window]:
+    def window(self, params: Sequence[Any], states: States, part: Any) -> tuple[jax.Array, Ran]:
         own, further = self.learner._own(params)
         states, steps, outputs = run_steps(self.learner.plan, own, states, part["inputs"])
         total, (values, aux) = self._summed(outputs, further, part)
-        return total, Window(states, steps, (values, aux, self._observed(steps, outputs, values)))
+        collected = (values, aux, self._observed(steps, outputs, values))
+        return total, Ran(states, steps, None, collected)
 
     def warn_of_constants(self, params: Any, items: Any) -> None:
         """Says where the loss closes over parameters, so that it has no derivative by them."""

@@ -32,7 +32,7 @@ from foretrace.learners.driver import SequenceDriverMixin
 from foretrace.learners.executor import ModuleExecutor
 from foretrace.learners.learner import Carry, Learner
 from foretrace.learners.options import by_position
-from foretrace.learners.recording import recorded_call
+from foretrace.learners.recording import RECORDER
 from foretrace.learners.training import Trainable
 from foretrace.program.control_flow import ControlFlowPolicy
 from foretrace.program.diagnostics import Path
@@ -158,11 +158,6 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
                 f"trace_factorization={config.trace_factorization!r}. Pass the config to `foretrace.compile` instead."
             )
         return found
-
-    @property
-    def executor(self) -> ModuleExecutor:
-        """The compiled step of the model."""
-        return self._executor
 
     @property
     def vjp_method(self) -> str:
@@ -312,11 +307,6 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         return self.executor.state_id_to_path
 
     @property
-    def param_states(self) -> FlattedDict:
-        """The model's parameters by path."""
-        return FlattedDict({p: s for p, s in self.executor.states.items() if isinstance(s, brainstate.ParamState)})
-
-    @property
     def hidden_states(self) -> FlattedDict:
         """The model's hidden states by path."""
         used = self.executor.split.used if self.is_compiled else {}
@@ -440,8 +430,8 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         Returns:
             What the model returns.
         """
-        recorded, result = recorded_call(self, inputs, named_inputs)
-        return result if recorded else self._step(inputs, named_inputs)
+        recorder = RECORDER.get()
+        return self._step(inputs, named_inputs) if recorder is None else recorder.call(self, inputs, named_inputs)
 
     @alone
     def _step(self, inputs: Sequence[Any], named_inputs: dict[str, Any]) -> Any:

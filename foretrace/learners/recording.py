@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import brainstate
 import jax
@@ -24,24 +24,13 @@ from foretrace.engine.finite import finite_flags
 from foretrace.engine.plan import Plan
 from foretrace.engine.sequence import States, run_weighted
 from foretrace.learners.alone import lock_of
-from foretrace.learners.data import Stacked
-from foretrace.learners.executor import ModuleExecutor
 from foretrace.learners.losses import checked_loss, split_loss
+
+if TYPE_CHECKING:
+    from foretrace.learners.driver import SequenceDriverMixin
 
 StepFunction = Callable[..., Any]
 Shifts = tuple[list[Any], list[Any]]
-
-
-class Learner(Protocol):
-    """What recording needs of a learner."""
-
-    model: Any
-
-    @property
-    def executor(self) -> ModuleExecutor: ...
-
-    def stacked(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Stacked:
-        """The inputs of a call."""
 
 
 class Called(NamedTuple):
@@ -73,7 +62,9 @@ class OtherForm(Exception):
 class _Recorder:
     """Stands in for one call of a learner."""
 
-    def __init__(self, learner: Learner, length: int | None, weights: Sequence[Any], shifts: Shifts | None) -> None:
+    def __init__(
+        self, learner: "SequenceDriverMixin", length: int | None, weights: Sequence[Any], shifts: Shifts | None
+    ) -> None:
         self.learner, self.length, self.weights, self.shifts = learner, length, weights, shifts
         self.context = get_opaque_trace_state()
         self.calls = 0
@@ -81,7 +72,7 @@ class _Recorder:
         self.outputs: Any = None
         self.external: Any = None
 
-    def call(self, learner: Learner, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, learner: "SequenceDriverMixin", args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if learner.executor is not self.learner.executor:
             raise ValueError(
                 "`step_fn` calls another learner than the one that drives the sequence. Drive each learner by itself."
@@ -117,23 +108,8 @@ class _Recorder:
             )
 
 
-_RECORDER: ContextVar[_Recorder | None] = ContextVar("recorder", default=None)
-
-
-def recorded_call(learner: Learner, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[bool, Any]:
-    """Whether a call of a learner is being recorded, and if so what it returns."""
-    recorder = _RECORDER.get()
-    return (False, None) if recorder is None else (True, recorder.call(learner, args, kwargs))
-
-
-@contextmanager
-def _recording(recorder: _Recorder) -> Iterator[None]:
-    token = _RECORDER.set(recorder)
-    try:
-        with _model_refused(recorder.learner.model):
-            yield
-    finally:
-        _RECORDER.reset(token)
+RECORDER: ContextVar[_Recorder | None] = ContextVar("recorder", default=None)
+"""What stands in for the call of a learner, while a `step_fn` is traced."""
 
 
 @contextmanager
@@ -194,7 +170,7 @@ class TracedStep:
 
 
 def trace_step(
-    learner: Learner,
+    learner: "SequenceDriverMixin",
     step_fn: StepFunction,
     items: Sequence[Any],
     *,
@@ -224,8 +200,12 @@ def trace_step(
 
     def run(weights: Any, shifts: Any, items: Any) -> Called:
         recorder = _Recorder(learner, length, weights, shifts)
-        with _recording(recorder):
-            found = step_fn(*items)
+        token = RECORDER.set(recorder)
+        try:
+            with _model_refused(learner.model):
+                found = step_fn(*items)
+        finally:
+            RECORDER.reset(token)
         recorder.require_call()
         loss, result = (None, found) if loss_shape is None else split_loss(found, has_aux, "`step_fn`")
         value = None if loss_shape is None else checked_loss(loss, loss_shape, "`step_fn`")

@@ -17,7 +17,7 @@ from foretrace.engine.linearise import Cotangents
 from foretrace.engine.sequence import States, scan_or_run
 from foretrace.learners.blocks import steps_in_block
 from foretrace.learners.differentiable import last_of
-from foretrace.learners.drive import Ran, Window, drive, drive_windows
+from foretrace.learners.drive import Ran, drive, drive_windows
 from foretrace.learners.executor import ModuleExecutor
 from foretrace.learners.recording import Called, TracedStep, zero_shifts
 from foretrace.learners.sequences import length_of
@@ -83,8 +83,10 @@ class TracedSequence:
             flat += jax.tree.leaves(values.get(key, state.value))
         return flat
 
-    def gradients(self, flat: Sequence[Any]) -> dict[int, Any]:
-        """Gradients in the form of the parameters, by the identity of the state."""
+    def gradients(self, flat: Sequence[Any] | None) -> dict[int, Any]:
+        """Gradients in the form of the parameters, by the identity of the state; none without losses."""
+        if flat is None:
+            return {}
         count = len(self.plan.program.params)
         by_path = self.model.unflatten_params(flat[:count])
         found = {id(state): by_path[path] for path, state in self._params.items()}
@@ -111,10 +113,10 @@ class TracedSequence:
             if id(state) in written:
                 state.value = value
 
-    def gradient(
-        self, params: Sequence[Any], begin: Begin, items: Any, window: int | None
-    ) -> tuple[list[jax.Array], Begin, Any]:
-        """The gradient of the summed losses.
+    def run(
+        self, params: Sequence[Any], begin: Begin, items: Any, window: int | None = None
+    ) -> tuple[list[jax.Array] | None, Begin, Any]:
+        """Takes the rule over a sequence.
 
         Args:
             params: From `params`.
@@ -123,15 +125,16 @@ class TracedSequence:
             window: Calls in a window of exact credit; None for online credit.
 
         Returns:
-            The flat gradient, states and trace after it, and `(losses, aux, finite flags)` of each call.
+            The flat gradient of the summed losses (None without losses), states and trace after the sequence, and
+            `(loss, what else step_fn returned, finite flags)` of each call.
         """
+        total: list[jax.Array] | None
+        start = (self.plan, self.rule, params, *begin, items)
         if window is not None:
-            found = drive_windows(self.plan, self.rule, params, *begin, items, self._exact, window)
-            return found[0], Begin(*found[1:3]), found[3]
-        total, states, trace, collected = drive(
-            self.plan, self.rule, params, *begin, items, self._online, self._calls_in_block(items)
-        )
-        assert total is not None
+            total, states, trace, collected = drive_windows(*start, self._plain, window)
+        else:
+            losses, size = self.traced.loss_tree.num_leaves > 0, self._calls_in_block(items)
+            total, states, trace, collected = drive(*start, self._online if losses else self._silent, size, losses)
         return total, Begin(states, trace), collected
 
     def require_finite(self, params: jax.Array, flags: Sequence[jax.Array], begin: Begin) -> None:
@@ -147,14 +150,6 @@ class TracedSequence:
     def parameter_flags(self, params: Sequence[Any], steps: int) -> jax.Array:
         """For each of some steps, which of the model's parameters are finite."""
         return parameter_flags(params[: len(self.plan.program.params)], steps)
-
-    def evolve(self, params: Sequence[Any], begin: Begin, items: Any) -> tuple[Begin, Any]:
-        """States and trace after a sequence, and `(what step_fn returned, finite flags)` of each call."""
-        size = self._calls_in_block(items)
-        _, states, trace, results = drive(
-            self.plan, self.rule, params, *begin, items, self._silent, size, gradients=False
-        )
-        return Begin(states, trace), results
 
     def _calls_in_block(self, items: Any) -> int:
         steps = self.traced.length or 1
@@ -182,7 +177,8 @@ class TracedSequence:
         collected = (called.loss, called.result, called.flags)
         return Ran(states, _row(called.steps), cotangents, collected, _row(called.external), tuple(total))
 
-    def _exact(self, params: Sequence[Any], states: States, part: Any) -> tuple[jax.Array, Window]:
+    def _plain(self, params: Sequence[Any], states: States, part: Any) -> tuple[jax.Array, Ran]:
+        """The calls one after another: their summed losses, and what they gave."""
         weights, further = self._split(params)
 
         def one(states: Any, item: Any) -> Any:
@@ -191,17 +187,10 @@ class TracedSequence:
 
         states, (losses, called) = scan_or_run(one, states, part)
         collected = (called.loss, called.result, called.flags)
-        return jnp.sum(losses), Window(states, _row(called.steps), collected, _row(called.external))
+        return jnp.sum(losses), Ran(states, _row(called.steps), None, collected, _row(called.external))
 
     def _silent(self, params: Sequence[Any], states: States, part: Any) -> Ran:
-        weights, further = self._split(params)
-
-        def one(states: Any, item: Any) -> Any:
-            called, after = self._call(states, weights, further, None, item)
-            return after, called
-
-        states, called = scan_or_run(one, states, part)
-        return Ran(states, _row(called.steps), None, (called.result, called.flags), _row(called.external))
+        return self._plain(params, states, part)[1]
 
     def _split(self, params: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         count = len(self.plan.program.params)
@@ -220,6 +209,8 @@ class TracedSequence:
 
 
 def _weighted(called: Called, item: Any) -> jax.Array:
+    if called.loss is None:
+        return jnp.zeros(())
     return jnp.sum(called.loss if item[1] is None else called.loss * item[1])
 
 

@@ -14,11 +14,10 @@ Examples:
     (2, 4)
 """
 
-from foretrace.nn import _brainstate as _brainstate  # isort: skip  (before anything that imports brainstate)
+from foretrace.nn import _found  # isort: skip  (it imports brainstate, before any layer does)
 
 from typing import Any
 
-from foretrace.nn import _found
 from foretrace.nn.cells import (
     CFNCell,
     GRUCell,
@@ -34,9 +33,7 @@ from foretrace.nn.cells import (
 )
 from foretrace.nn.conv import Conv1d, Conv2d, Conv3d
 from foretrace.nn.embedding import Embedding
-from foretrace.nn.grouped import GroupedLinear
-from foretrace.nn.linear import Linear, ScaledWSLinear, SignedWLinear
-from foretrace.nn.lora import LoRA
+from foretrace.nn.linear import GroupedLinear, Linear, LoRA, ScaledWSLinear, SignedWLinear, SparseLinear
 from foretrace.nn.neurons import LearnableConstant, learnable
 from foretrace.nn.norm import (
     BatchNorm0d,
@@ -50,7 +47,6 @@ from foretrace.nn.norm import (
 )
 from foretrace.nn.prelu import PReLU
 from foretrace.nn.readout import LeakyRateReadout, LeakySpikeReadout
-from foretrace.nn.sparse_linear import SparseLinear
 
 __all__ = [
     "BatchNorm0d",

@@ -9,6 +9,10 @@ import importlib
 import importlib.util
 from typing import Any
 
+from foretrace._optional import load
+
+load("brainstate", "foretrace.nn")  # without a change to JAX's precision; or it says what to install
+
 BRAINSTATE = frozenset(
     """
     AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d

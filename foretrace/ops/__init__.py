@@ -4,8 +4,7 @@ from foretrace.ops.conv import conv
 from foretrace.ops.einsum import einsum
 from foretrace.ops.elementwise import element_wise
 from foretrace.ops.embedding import embedding
-from foretrace.ops.lora import lora_matmul
-from foretrace.ops.matmul import grouped_matmul, matmul
+from foretrace.ops.matmul import grouped_matmul, lora_matmul, matmul
 from foretrace.ops.primitive import (
     ETPPrimitive,
     etp_primitives,

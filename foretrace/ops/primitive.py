@@ -105,12 +105,12 @@ class ETPPrimitive(Primitive):
             return self.trainable_invars_fn(params)
         return {"weight": 0 if self.x_invar_index is None else 1}
 
-    register_etp_rules = view("primitives:register_etp_rules", "Takes the trace rules of braintrace.", method=True)
-    register_dt_to_t = view("primitives:register_dt_to_t", "Takes one of them.", method=True)
-    register_yw_to_w = view("primitives:register_yw_to_w", "Takes one of them.", method=True)
-    register_xy_to_dw = view("primitives:register_xy_to_dw", "Takes one of them.", method=True)
-    register_init_drtrl = view("primitives:register_init_drtrl", "Takes one of them.", method=True)
-    register_init_pp = view("primitives:register_init_pp", "Takes one of them.", method=True)
+    register_etp_rules = view("views:register_etp_rules", "Takes the trace rules of braintrace.", method=True)
+    register_dt_to_t = view("views:register_dt_to_t", "Takes one of them.", method=True)
+    register_yw_to_w = view("views:register_yw_to_w", "Takes one of them.", method=True)
+    register_xy_to_dw = view("views:register_xy_to_dw", "Takes one of them.", method=True)
+    register_init_drtrl = view("views:register_init_drtrl", "Takes one of them.", method=True)
+    register_init_pp = view("views:register_init_pp", "Takes one of them.", method=True)
 
     def bind(self, *args: Any, **params: Any) -> Any:
         """Applies the operator, marked; plainly inside of `unmarked`."""
