@@ -102,8 +102,8 @@ def bytes_text(size: float | None) -> str:
     """
     if size is None:
         return "-"
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:.3g} {unit}" if size < 1000 else f"{size:,.0f} {unit}"
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
         size /= 1000
-    raise AssertionError
+    return f"{size:.3g} GB" if size < 1000 else f"{size:,.0f} GB"

@@ -130,7 +130,16 @@ def compile(
         raise ExampleInputError("No example input was given. Pass the input of one step after the rule.")
     holder = getattr(frontend_of(model), "holder", None)
     if holder is None:
-        _refuse_of_holders(vmap, batch_size, seed)
+        if vmap:
+            raise NotSupportedError(
+                "`vmap=True` is for brainstate modules. The learner of any other model is pure: map its methods by "
+                "`jax.vmap`."
+            )
+        if batch_size is not None or seed is not None:
+            raise TypeError(
+                "`batch_size` and `seed` are for brainstate modules, whose states are made here. The state of any "
+                "other model is given, or made for the batch of the example input: leave `batch_size` and `seed` out."
+            )
         learner: Any = _pure_learner(model, rule, example_inputs, params, state, options)
     elif params is not None or state is not None:
         raise TypeError(f"{type(model).__name__} holds its own parameters and states: leave out `params`, `state`.")
@@ -152,19 +161,6 @@ def _chosen(algorithm: Any) -> Any:
     if isinstance(algorithm, Rule | ETraceConfig) or (inspect.isclass(algorithm) and issubclass(algorithm, Rule)):
         return algorithm
     return make_rule(algorithm)  # which says what a rule is
-
-
-def _refuse_of_holders(vmap: bool, batch_size: int | None, seed: int | None) -> None:
-    if vmap:
-        raise NotSupportedError(
-            "`vmap=True` is for brainstate modules. The learner of any other model is pure: map its methods by "
-            "`jax.vmap`."
-        )
-    if batch_size is not None or seed is not None:
-        raise TypeError(
-            "`batch_size` and `seed` are for brainstate modules, whose states are made here. The state of any other "
-            "model is given, or made for the batch of the example input: leave `batch_size` and `seed` out."
-        )
 
 
 def _pure_learner(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import brainstate
+import jax
 
 from foretrace._jax import ClosedJaxpr, Literal, Var, close_jaxpr, eval_jaxpr, new_jaxpr
 from foretrace._repr import counted, one_line
@@ -135,7 +136,7 @@ class ModuleInfo:
 
     def _trees(self, variables: Mapping[Path, Sequence[Any]]) -> list[Any]:
         forms = self.split.param_form.parts | self.split.state_form.parts
-        return [forms[path].unflatten_without_units(variables[path]) for path in self.split.used]
+        return [jax.tree.unflatten(forms[path].skeleton, variables[path]) for path in self.split.used]
 
     state_tree_invars = property(
         lambda self: self._trees(self._entering),

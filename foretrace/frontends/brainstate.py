@@ -184,7 +184,8 @@ def _flat_step(
 ) -> FlatStep:
     touched = set(map(id, used.values()))
     specs = {path: tree_spec(state.value, prefix=path) for path, state in used.items()}
-    flags = {path: _is_hidden(used[path], spec) for path, spec in specs.items()}
+    floating = {path for path, spec in specs.items() if all(is_float(aval) for aval in spec.avals)}
+    flags = {path: path in floating and isinstance(used[path], brainstate.HiddenState) for path in specs}
     params = PathForm(
         {path: spec for path, spec in specs.items() if isinstance(used[path], brainstate.ParamState)},
         {
@@ -200,8 +201,8 @@ def _flat_step(
     records = (*_untouched_records(model_states, touched), *_not_floating_records(used, flags, specs))
     carried = [
         f"`{path_name(path)}` ({type(used[path]).__name__})"
-        for path, spec in specs.items()
-        if id(used[path]) in written and all(is_float(aval) for aval in spec.avals)
+        for path in specs
+        if path in floating and id(used[path]) in written
     ]
     closed = _ordered(traced, PathForm(specs), params, state, hidden, len(inputs.paths), len(outputs.paths))
     return FlatStep(closed, params, state, hidden, inputs, outputs, records, lambda error: _advice(error, carried))
@@ -224,10 +225,6 @@ def _ordered(
     invars = [*weights, *before[0], *before[1], *traced.jaxpr.invars[:inputs]]
     outvars = [*after[0], *after[1], *traced.jaxpr.outvars[:outputs]]
     return close_jaxpr(new_jaxpr(traced.jaxpr.constvars, invars, outvars, traced.jaxpr.eqns), traced.consts)
-
-
-def _is_hidden(state: brainstate.State, spec: TreeSpec) -> bool:
-    return isinstance(state, brainstate.HiddenState) and all(is_float(aval) for aval in spec.avals)
 
 
 def _advice(error: CompilationError, carried: Sequence[str]) -> str | None:
@@ -299,21 +296,17 @@ def _refuse_written_parameters(written: States) -> None:
         )
 
 
-def _untouched_records(model_states: Mapping[Path, brainstate.State], touched: set[int]) -> list[CompilationRecord]:
+def _untouched_records(model_states: Mapping[Path, brainstate.State], touched: set[int]) -> Iterator[CompilationRecord]:
     """Says which parameters and hidden states the model holds without using them in the step."""
-    records = []
     for path, state in model_states.items():
-        if id(state) in touched:
-            continue
-        if isinstance(state, brainstate.ParamState):
+        if isinstance(state, brainstate.ParamState) and id(state) not in touched:
             message = f"Parameter `{path_name(path)}` is not used in the step and gets no gradient."
             kind, level = DiagnosticKind.PARAMETER_UNUSED, DiagnosticLevel.WARNING
-            records.append(CompilationRecord(kind, level, message, weight_path=path))
-        elif isinstance(state, brainstate.HiddenState):
+            yield CompilationRecord(kind, level, message, weight_path=path)
+        elif isinstance(state, brainstate.HiddenState) and id(state) not in touched:
             message = f"Hidden state `{path_name(path)}` is neither read nor written in the step and is left alone."
             kind, level = DiagnosticKind.STATE_UNTOUCHED, DiagnosticLevel.INFO
-            records.append(CompilationRecord(kind, level, message, hidden_paths=(path,)))
-    return records
+            yield CompilationRecord(kind, level, message, hidden_paths=(path,))
 
 
 def _not_floating_records(

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from foretrace.errors import ExampleInputError, StateNotInitializedError
 from foretrace.frontends import function
 from foretrace.frontends.base import Split
-from foretrace.frontends.calls import STATE_LAST, CallForm, argument_names
+from foretrace.frontends.calls import STATE_LAST, argument_names
 from foretrace.frontends.modules import PureModule
 from foretrace.frontends.trees import same_structure
 
@@ -78,8 +78,10 @@ def split(
         return _learned(_inner(value), wrt) if whole else value
 
     pure = PureModule(inner, run, learned, key)
+    # `out, state = model(x, state)`, as Equinox writes it, where the last argument has that name.
+    convention = STATE_LAST if argument_names(inner)[len(inputs) : len(inputs) + 1] == ["state"] else None
     with _batch_advice(model, inputs, state):
-        form = pure.form(inputs, state, call, _convention(inner, len(inputs)))
+        form = pure.form(inputs, state, call, convention)
     return pure.split(
         form,
         inputs,
@@ -122,11 +124,6 @@ def _with_inner(model: Any, inner: Any) -> Any:
 def _learned(module: Any, wrt: Any) -> Any:
     chosen = module if wrt is None else eqx.filter(module, wrt)
     return eqx.filter(chosen, eqx.is_inexact_array)
-
-
-def _convention(model: Any, count: int) -> CallForm | None:
-    """`out, state = model(x, state)`, as Equinox writes it, where the last argument has that name."""
-    return STATE_LAST if argument_names(model)[count : count + 1] == ["state"] else None
 
 
 def _recurrent(model: Any, state: Any) -> list[bool]:

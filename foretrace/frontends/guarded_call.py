@@ -75,12 +75,6 @@ def _attributes_kept(model: brainstate.nn.Module) -> Iterator[None]:
             vars(module).clear()
             vars(module).update(kept)
             for name, content in containers.items():
-                _refill(kept[name], content)
-
-
-def _refill(container: Any, content: Any) -> None:
-    container.clear()
-    if isinstance(container, dict):
-        container.update(content)
-    else:
-        container.extend(content)
+                held: Any = kept[name]
+                held.clear()
+                held.update(content) if isinstance(held, dict) else held.extend(content)

@@ -69,7 +69,9 @@ def split(
     collections = dict(params) if "params" in params else {"params": params}
     every = flatten_dict(collections.pop("params"))
     learned = {
-        path: leaf for path, leaf in every.items() if is_float(leaf) and (wrt is None or wrt(_slashed(path), leaf))
+        path: leaf
+        for path, leaf in every.items()
+        if is_float(leaf) and (wrt is None or wrt("".join(f"/{key}" for key in path), leaf))
     }
     frozen = {path: leaf for path, leaf in every.items() if path not in learned}
 
@@ -110,10 +112,6 @@ def _pure(
         return result, {**after, **({_KEYS: {n: p[0] for n, p in pairs.items()}} if pairs else {})} or None
 
     return PureModule(model, run, learned, others or None)
-
-
-def _slashed(path: tuple[str, ...]) -> str:
-    return "".join(f"/{key}" for key in path)
 
 
 def _params_of(value: Any, learned: dict[Any, Any]) -> Any:

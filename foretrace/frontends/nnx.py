@@ -63,7 +63,12 @@ def split(
     form = whole.form(inputs, state, call, convention_of(model, nnx.RNNCellBase))
     written = whole.written(form, inputs, state, lambda others: dict(nnx.to_flat_state(others)))
     pure = _pure(model, learns, lambda path, _: path in written, kwargs or {})
-    _refuse_written([path for path, _ in nnx.to_flat_state(pure.params) if path in written])
+    both = [f"`{path_name(path)}`" for path, _ in nnx.to_flat_state(pure.params) if path in written]
+    if both:
+        raise NotSupportedError(
+            f"The call writes to {', '.join(both)}, which learns. A parameter is changed by an optimizer alone: keep "
+            "what a step writes in an `nnx.Variable`, or leave it out with `wrt=`."
+        )
     others = [] if pure.others is None else _arrays(pure.others)
     return pure.split(
         form,
@@ -96,15 +101,6 @@ def _pure(model: Any, learns: Any, carries: Any, kwargs: dict[str, Any]) -> Pure
         return result, nnx.state(module, lambda path, _: path in names) if names else None
 
     return PureModule(model, run, learned, carried if names else None)
-
-
-def _refuse_written(paths: list[Path]) -> None:
-    if paths:
-        listed = ", ".join(f"`{path_name(path)}`" for path in paths)
-        raise NotSupportedError(
-            f"The call writes to {listed}, which learns. A parameter is changed by an optimizer alone: keep what a "
-            "step writes in an `nnx.Variable`, or leave it out with `wrt=`."
-        )
 
 
 def _arrays(state: Any) -> list[tuple[Path, Any, Any]]:

@@ -126,7 +126,10 @@ def trace_model(
         1
     """
     frontend = frontend_of(model)
-    _refuse_options(frontend.name, frontend.options, how)
+    unknown = [option for option in how if option not in frontend.options]
+    if unknown:
+        given, takes = (", ".join(f"`{option}`" for option in some) for some in (unknown, frontend.options))
+        raise TypeError(f"{given} is no option for a model of kind `{frontend.name}`. It takes {takes or 'none'}.")
     split = frontend.split(model, inputs, params=params, state=state, **how)
     if not inputs and split.flat is None:
         raise ExampleInputError(
@@ -224,13 +227,6 @@ def join_state(flags: Sequence[bool], hidden: Sequence[Any], other: Sequence[Any
     """The arrays of a state from the hidden and the other ones."""
     remaining_hidden, remaining_other = iter(hidden), iter(other)
     return [next(remaining_hidden if flag else remaining_other) for flag in flags]
-
-
-def _refuse_options(name: str, known: tuple[str, ...], how: dict[str, Any]) -> None:
-    unknown = [option for option in how if option not in known]
-    if unknown:
-        given, takes = (", ".join(f"`{option}`" for option in options) for options in (unknown, known))
-        raise TypeError(f"{given} is no option for a model of kind `{name}`. It takes {takes or 'none'}.")
 
 
 @contextmanager

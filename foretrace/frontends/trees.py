@@ -48,15 +48,14 @@ class TreeSpec:
         if problem:
             raise error(f"{problem} {advice}")
         leaves = jax.tree.leaves(value)
-        return [_as_traced(leaf, aval.dtype) for leaf, aval in zip(leaves, self.avals, strict=True)]
+        return [
+            leaf if isinstance(leaf, jax.Array) and leaf.dtype == aval.dtype else jnp.asarray(leaf, aval.dtype)
+            for leaf, aval in zip(leaves, self.avals, strict=True)
+        ]
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """The value whose arrays these are, with its structure and units."""
         return jax.tree.unflatten(self.treedef, leaves)
-
-    def unflatten_without_units(self, leaves: Sequence[Any]) -> Any:
-        """As `unflatten`, with a bare leaf in the place of every quantity."""
-        return jax.tree.unflatten(self.skeleton, leaves)
 
     def leaves(self, avals: Sequence[ShapedArray], owner: Path = (), packed: bool = False) -> tuple[Leaf, ...]:
         """One `Leaf` per array, with the abstract values that a trace gave them."""
@@ -193,10 +192,6 @@ def _array_difference(expected: TreeSpec, found: TreeSpec) -> str | None:
 def _converts(got: jax.ShapeDtypeStruct, want: jax.ShapeDtypeStruct) -> bool:
     """Whether no information is lost: the same dtype, or a Python number of a kind that the other can hold."""
     return got.dtype == want.dtype or (bool(got.weak_type) and (is_float(want) or not is_float(got)))
-
-
-def _as_traced(leaf: Any, dtype: Any) -> Any:
-    return leaf if isinstance(leaf, jax.Array) and leaf.dtype == dtype else jnp.asarray(leaf, dtype)
 
 
 def form_text(value: Any) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from foretrace import _html
 from foretrace._look import figure
 from foretrace._repr import counted, one_line
-from foretrace.compiler import HistoryKind, Parameter
+from foretrace.compiler import HistoryKind
 from foretrace.compiler.reporting.drawing import BORDER, EDGE, FACE
 from foretrace.compiler.reporting.html import kind_box
 from foretrace.compiler.reporting.tables import table
@@ -181,15 +181,9 @@ def compare_gradients(
         return pure.model.flatten_params(jax.jit(run)(params))
 
     exact = dataclasses.replace(pure, rule=BPTT(), window=None)
-    return _compared(learner.rule.name, learner.graph.parameters, gradient(pure, external), gradient(exact, None))
-
-
-def _compared(
-    rule: str, parameters: Sequence[Parameter], online: Sequence[Any], bptt: Sequence[Any]
-) -> GradientComparison:
-    pairs = [(_flat([online[p.index]]), _flat([bptt[p.index]])) for p in parameters]
-    rows = [_row(p.name, *pair, p.history) for p, pair in zip(parameters, pairs, strict=True)]
-    return GradientComparison(rule, tuple(rows), _row(OVERALL, _flat(online), _flat(bptt), None))
+    online, bptt = gradient(pure, external), gradient(exact, None)
+    rows = [_row(p.name, _flat([online[p.index]]), _flat([bptt[p.index]]), p.history) for p in learner.graph.parameters]
+    return GradientComparison(learner.rule.name, tuple(rows), _row(OVERALL, _flat(online), _flat(bptt), None))
 
 
 def _row(name: str, online: np.ndarray, bptt: np.ndarray, history: HistoryKind | None) -> ComparedGradient:

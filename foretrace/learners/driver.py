@@ -29,12 +29,11 @@ from foretrace.engine.sequence import scan_blocks
 from foretrace.errors import ExampleInputError
 from foretrace.frontends.trees import tree_spec
 from foretrace.learners.alone import alone
-from foretrace.learners.carrying import TraceForm, begin_optimizer
 from foretrace.learners.data import MultiStepData, Stacked, has_marks
 from foretrace.learners.executor import ModuleExecutor
 from foretrace.learners.losses import check_step_call
 from foretrace.learners.recording import OtherForm, StepFunction, TracedStep, trace_step
-from foretrace.learners.sequences import check_mask, length_of, sequence_advice
+from foretrace.learners.sequences import TraceForm, begin_optimizer, check_mask, length_of, sequence_advice
 from foretrace.learners.traced_sequence import Begin, TracedSequence
 from foretrace.program.diagnostics import Path
 from foretrace.program.records import path_name

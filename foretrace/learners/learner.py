@@ -28,11 +28,17 @@ from foretrace.errors import ExampleInputError
 from foretrace.frontends import TracedModel
 from foretrace.frontends.trees import form_text
 from foretrace.learners.blocks import steps_in_block
-from foretrace.learners.carrying import TraceForm, begin_optimizer
 from foretrace.learners.differentiable import DifferentiableCall, make_call
 from foretrace.learners.drive import Ran, drive, drive_windows
 from foretrace.learners.losses import check_loss_call, checked_loss, reads_params, split_loss, warn_of_constants
-from foretrace.learners.sequences import check_length, check_mask, length_of, sequence_advice
+from foretrace.learners.sequences import (
+    TraceForm,
+    begin_optimizer,
+    check_length,
+    check_mask,
+    length_of,
+    sequence_advice,
+)
 from foretrace.learners.training import Trainable
 from foretrace.rules.registry import make_rule
 from foretrace.rules.rule import Rule, require_windows

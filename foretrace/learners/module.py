@@ -259,11 +259,8 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         self.make_states(batch_size)
         self.reset_state(batch_size)
         split, states = self.executor.split, dict(self.model.states().items())
-        made_anew = {
-            path
-            for path, state in states.items()
-            if isinstance(state, brainstate.HiddenState) or not _is_left_alone(before.get(path), state)
-        }
+        left_alone = {p for p, (state, value) in before.items() if state.value is value and states.get(p) is state}
+        made_anew = {p for p, s in states.items() if isinstance(s, brainstate.HiddenState) or p not in left_alone}
         persistent = tuple(path for path in split.state if path not in made_anew)
         return Trainable(self.pure, split.params, split.state, persistent, frozenset(states), self.put)
 
@@ -556,7 +553,3 @@ def learner_of(rule: Rule | ETraceConfig | type[Rule], model: Any, *positional: 
     kind = made if inspect.isclass(made) else type(made)
     holder = next(HOLDERS[base] for base in kind.__mro__ if base in HOLDERS)
     return holder(model, *positional, rule=rule, **options)
-
-
-def _is_left_alone(before: Any, state: brainstate.State) -> bool:
-    return before is not None and before[0] is state and before[1] is state.value

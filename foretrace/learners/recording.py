@@ -100,13 +100,6 @@ class _Recorder:
         executor.write(hidden, states.other)
         return executor.output(outputs, stacked.length)
 
-    def require_call(self) -> None:
-        if not self.calls:
-            raise ValueError(
-                "`step_fn` does not call the learner. It must call it exactly once, `out = learner(x)`: "
-                "the learner, not the model itself, takes the traces through a step."
-            )
-
 
 RECORDER: ContextVar[_Recorder | None] = ContextVar("recorder", default=None)
 """What stands in for the call of a learner, while a `step_fn` is traced."""
@@ -206,7 +199,11 @@ def trace_step(
                 found = step_fn(*items)
         finally:
             RECORDER.reset(token)
-        recorder.require_call()
+        if not recorder.calls:
+            raise ValueError(
+                "`step_fn` does not call the learner. It must call it exactly once, `out = learner(x)`: "
+                "the learner, not the model itself, takes the traces through a step."
+            )
         loss, result = (None, found) if loss_shape is None else split_loss(found, has_aux, "`step_fn`")
         value = None if loss_shape is None else checked_loss(loss, loss_shape, "`step_fn`")
         loss_trees.append(jax.tree.structure(loss))

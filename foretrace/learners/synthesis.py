@@ -83,7 +83,9 @@ def train_synthetic_gradient(
     items = {"inputs": xs, "ys": None, "mask": None, "external": None}
     forward = Losses(pure, loss, targets=False, has_aux=False).forward
     trained, found = train_synthesizer(pure.plan, rule.synthesizer, flat, states, items, forward, **options)
-    errors, made = [float(error) for error in found], _trained(rule, trained)
+    own, errors = rule.synthesizer, [float(error) for error in found]
+    own = own.with_params(trained) if isinstance(own, SyntheticGradient) else _Trained(own, trained)
+    made = dataclasses.replace(rule, synthesizer=own)
     if not holds_values:
         return dataclasses.replace(learner, rule=made), errors
     learner.rule = made
@@ -117,9 +119,3 @@ class _Trained:
 
     def apply(self, params: Any, group_states: Any) -> Any:
         return self.synthesizer.apply(params, group_states)
-
-
-def _trained(rule: DNI, params: Any) -> DNI:
-    own = rule.synthesizer
-    made = own.with_params(params) if isinstance(own, SyntheticGradient) else _Trained(own, params)
-    return dataclasses.replace(rule, synthesizer=made)

@@ -197,12 +197,9 @@ def _added_axes(module: ETraceAlgorithm) -> dict[Path, int]:
             "Which states have a batch axis? Pass `vmap_states`, or compile the learner's graph under "
             "`brainstate.transform.vmap_new_states` before it is mapped."
         )
+    ndims = lambda arrays: [jnp.ndim(array) for array in arrays]
     found = module.executor.states_with_forms()
-    return {path: 0 for path, (form, s) in found.items() if _ndims(s.value) > [len(a.shape) for a in form.avals]}
-
-
-def _ndims(value: Any) -> list[int]:
-    return [jnp.ndim(leaf) for leaf in jax.tree.leaves(value)]
+    return {path: 0 for path, (form, s) in found.items() if ndims(jax.tree.leaves(s.value)) > ndims(form.avals)}
 
 
 def _batch_of(module: ETraceAlgorithm, states: Mapping[Path, int], in_axes: Any) -> Any:

@@ -62,13 +62,11 @@ class _Conv(brainstate.nn.Module):
         self.w_mask = fixed(layer, "w_mask", w_mask, self.kernel_shape, self.kernel_shape)
         params = {"weight": whole(layer, "w_init", w_init)(self.kernel_shape)}
         if b_init is not None:
-            params["bias"] = whole(layer, "b_init", b_init)(self._bias_shape())
+            # One value for each channel, in a shape that broadcasts to an output with a batch axis.
+            ones = (1,) * len(self.kernel_size)
+            shape = (1, self.out_channels, *ones) if channel_first else (*ones, self.out_channels)
+            params["bias"] = whole(layer, "b_init", b_init)(shape)
         self.weight = param_type(params)
-
-    def _bias_shape(self) -> tuple[int, ...]:
-        """One value for each channel, in a shape that broadcasts to an output with a batch axis."""
-        ones = (1,) * len(self.kernel_size)
-        return (1, self.out_channels, *ones) if self.channel_first else (*ones, self.out_channels)
 
     def update(self, x: ArrayLike) -> Any:
         """The output for data of shape `(..., *in_size)`."""

@@ -34,7 +34,7 @@ import numpy as np
 from brainstate import ParamState, State
 
 from foretrace.ops import element_wise
-from foretrace.ops.units import ArrayLike, join_unit, split_unit
+from foretrace.ops.units import ArrayLike, broadcasts, join_unit, split_unit
 
 N = TypeVar("N", bound=brainstate.nn.Dynamics)
 
@@ -216,8 +216,7 @@ def _is_number(value: Any, shape: tuple[int, ...]) -> bool:
         return False
     mantissa = jnp.asarray(brainunit.get_mantissa(value))
     real = jnp.issubdtype(mantissa.dtype, jnp.floating) or jnp.issubdtype(mantissa.dtype, jnp.integer)
-    aligned = zip(reversed(mantissa.shape), reversed(shape), strict=False)
-    return real and mantissa.ndim <= len(shape) and all(size in (1, wanted) for size, wanted in aligned)
+    return real and broadcasts(mantissa.shape, shape)
 
 
 def _limit(neuron: Any, name: str) -> Any:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from brainstate.nn.init import KaimingNormal, LecunNormal, LecunUniform, XavierNormal, ZeroInit
 
-from foretrace.ops.units import ArrayLike, join_unit, split_unit
+from foretrace.ops.units import ArrayLike, broadcasts, join_unit, split_unit
 
 Size = int | Sequence[int]
 Initializer = Callable[..., Any] | ArrayLike
@@ -68,14 +68,9 @@ def _array(layer: str, name: str, given: Initializer, shape: tuple[int, ...]) ->
     if value is None:
         raise TypeError(f"{layer}: `{name}` must be an initialiser, a number or an array, got None.")
     array, unit = split_unit(layer, name, value)
-    if not _broadcasts(array.shape, shape):
+    if not broadcasts(array.shape, shape):
         raise ValueError(f"{layer}: `{name}` of shape {array.shape} does not fit a weight of shape {shape}.")
     return array, unit
-
-
-def _broadcasts(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    aligned = zip(reversed(found), reversed(wanted), strict=False)
-    return len(found) <= len(wanted) and all(size in (1, other) for size, other in aligned)
 
 
 def checked_size(layer: str, name: str, size: Size) -> tuple[int, ...]:

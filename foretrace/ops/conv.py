@@ -83,10 +83,9 @@ def conv(
     }
     _check_channels(array.shape, weight.shape, numbers, options)
     y = conv_p.bind(array, weight, **options)
-    channel_axis = numbers.out_spec[1]
-    return add_bias(
-        "conv", y, product_unit(x_unit, unit), bias, bias_fn, lambda b: _over_channels(b, y.ndim, channel_axis)
-    )
+    channels = [-1 if axis == numbers.out_spec[1] else 1 for axis in range(y.ndim)]
+    over_channels = lambda bias: bias.reshape(channels) if bias.ndim == 1 else bias
+    return add_bias("conv", y, product_unit(x_unit, unit), bias, bias_fn, over_channels)
 
 
 def _dimension_numbers(x: tuple[int, ...], kernel: tuple[int, ...], numbers: Any) -> jax.lax.ConvDimensionNumbers:
@@ -136,9 +135,3 @@ def _check_channels(
             f"conv: `kernel` of shape {kernel} has {kernel[numbers.rhs_spec[0]]} output channels, which {groups} "
             f"feature groups and {options['batch_group_count']} batch groups do not divide."
         )
-
-
-def _over_channels(bias: jax.Array, rank: int, channel_axis: int) -> jax.Array:
-    if bias.ndim != 1:
-        return bias
-    return bias.reshape([-1 if axis == channel_axis else 1 for axis in range(rank)])

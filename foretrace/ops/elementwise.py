@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from foretrace.ops.primitive import register_primitive
-from foretrace.ops.units import ArrayLike, Transform, convert_unit, join_unit, split_weight
+from foretrace.ops.units import ArrayLike, Transform, broadcasts, convert_unit, join_unit, split_weight
 
 
 def _identity(weight: jax.Array) -> jax.Array:
@@ -57,7 +57,11 @@ def add_bias(
     mantissa = convert_unit(operator, "bias", mantissa, bias_unit, unit)
     if layout is not None:
         mantissa = layout(mantissa)
-    _check_bias_shape(operator, mantissa.shape, y.shape)
+    if not broadcasts(mantissa.shape, y.shape):
+        raise ValueError(
+            f"{operator}: `bias` of shape {mantissa.shape} does not broadcast to the result of shape {y.shape}. "
+            f"Give it the shape {y.shape[-1:]}, or one that broadcasts."
+        )
     return join_unit(_added(y, element_wise_p.bind(mantissa)), unit)
 
 
@@ -67,12 +71,3 @@ def _added(y: jax.Array, bias: jax.Array) -> jax.Array:
         return y + bias
     axes = range(y.ndim - bias.ndim, y.ndim)
     return jax.lax.add(y, jax.lax.broadcast_in_dim(bias, y.shape, axes))
-
-
-def _check_bias_shape(operator: str, bias: tuple[int, ...], y: tuple[int, ...]) -> None:
-    aligned = zip(reversed(bias), reversed(y), strict=False)
-    if len(bias) > len(y) or any(size not in (1, wanted) for size, wanted in aligned):
-        raise ValueError(
-            f"{operator}: `bias` of shape {bias} does not broadcast to the result of shape {y}. "
-            f"Give it the shape {y[-1:]}, or one that broadcasts."
-        )

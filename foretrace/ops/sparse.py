@@ -46,38 +46,6 @@ def _workspace(indices: jax.Array, indptr: jax.Array) -> _Workspace:
     return _Workspace(tasks, tasks, jnp.zeros(2, jnp.int32))
 
 
-def _compressed_product(
-    x: jax.Array,
-    weight: jax.Array,
-    indices: jax.Array,
-    indptr: jax.Array,
-    form: str,
-    shape: tuple[int, int],
-    event: bool,
-    backend: str | None,
-) -> jax.Array:
-    """`x @ matrix` for x of rank 1 or 2; a CSC matrix is the transpose of a CSR one."""
-    options: dict[str, Any] = {"shape": shape, "transpose": True, "backend": backend}
-    if form == "csc":
-        options |= {"shape": shape[::-1], "transpose": False}
-    kernels = _brainevent()
-    if event:
-        options["workspace"] = _workspace(indices, indptr)
-        by_vector, by_matrix = kernels.binary_csrmv, kernels.binary_csrmm
-    else:
-        by_vector, by_matrix = kernels.csrmv, kernels.csrmm
-    if x.ndim == 1:
-        return by_vector(weight, indices, indptr, x, **options)
-    return by_matrix(weight, indices, indptr, x.T, **options).T
-
-
-def _coordinate_product(
-    x: jax.Array, weight: jax.Array, rows: jax.Array, columns: jax.Array, shape: tuple[int, int]
-) -> jax.Array:
-    y = jnp.zeros((*x.shape[:-1], shape[1]), jnp.result_type(x, weight))
-    return y.at[..., columns].add(x[..., rows] * weight)
-
-
 def _as_events(x: jax.Array, dtype: Any) -> jax.Array:
     """Ones where there is an event; the derivative is that of the identity."""
     if x.dtype == jnp.bool_:
@@ -105,13 +73,26 @@ def _sparse_matmul(
     event: bool,
     backend: str | None,
 ) -> jax.Array:
+    """`x @ matrix`; the index operands are rows and columns, or the indices and the starts of a compressed matrix."""
     dtype = weight.dtype if event else jnp.promote_types(x.dtype, weight.dtype)
     x = _as_events(x, dtype) if event else x.astype(dtype)
     weight = weight.astype(dtype)
     if form == "coo":
-        return _coordinate_product(x, weight, first, second, shape)
+        y = jnp.zeros((*x.shape[:-1], shape[1]), jnp.result_type(x, weight))
+        return y.at[..., second].add(x[..., first] * weight)
     flat = x if x.ndim <= 2 else x.reshape(-1, x.shape[-1])
-    y = _compressed_product(flat, weight, first, second, form, shape, event, backend)
+    options: dict[str, Any] = {"shape": shape, "transpose": True, "backend": backend}
+    if form == "csc":  # the transpose of a CSR matrix
+        options |= {"shape": shape[::-1], "transpose": False}
+    kernels = _brainevent()
+    by_vector, by_matrix = kernels.csrmv, kernels.csrmm
+    if event:
+        options["workspace"] = _workspace(first, second)
+        by_vector, by_matrix = kernels.binary_csrmv, kernels.binary_csrmm
+    if flat.ndim == 1:
+        y = by_vector(weight, first, second, flat, **options)
+    else:
+        y = by_matrix(weight, first, second, flat.T, **options).T
     return y.reshape(*x.shape[:-1], shape[1])
 
 

@@ -87,3 +87,9 @@ def convert_unit(operator: str, name: str, mantissa: jax.Array, unit: Any, targe
 
 def _unit_name(unit: Any) -> str:
     return "no unit" if unit is None else unit_text(unit)
+
+
+def broadcasts(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether an array of one shape broadcasts to another."""
+    aligned = zip(reversed(found), reversed(wanted), strict=False)
+    return len(found) <= len(wanted) and all(size in (1, other) for size, other in aligned)
