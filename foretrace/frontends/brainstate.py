@@ -26,7 +26,7 @@ from foretrace.errors import (
 )
 from foretrace.frontends.base import FlatStep, Split, same
 from foretrace.frontends.guarded_call import guarded_call
-from foretrace.frontends.traced import example_input_errors, input_spec, require_float, split_state
+from foretrace.frontends.traced import advised, example_input_errors, input_spec, require_float, split_state
 from foretrace.frontends.trees import PathForm, TreeSpec, tree_spec
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
 from foretrace.program.records import Leaf, path_name
@@ -70,7 +70,9 @@ def split(
     model_states = model.states()
     _make_random_keys(model_states.values())
     stateful = brainstate.transform.StatefulFunction(guarded_call(model), return_only_write=False)
-    with _batch_advice((inputs, named)), example_input_errors((inputs, named)), _initialisation_errors():
+    like_a_batch = lambda: any(jnp.ndim(leaf) > 1 for leaf in jax.tree.leaves((inputs, named)))
+    advice = advised(ExampleInputError, lambda error: _FOR_A_BATCH if like_a_batch() else None)
+    with advice, example_input_errors((inputs, named)), _initialisation_errors():
         stateful.make_jaxpr(*inputs, **named)
     key = stateful.get_arg_cache_key(*inputs, **named)
     used = _by_path(stateful.get_states_by_cache(key), model_states)
@@ -237,17 +239,6 @@ def _advice(error: CompilationError, carried: Sequence[str]) -> str | None:
         return None
     found = f" The step writes {', '.join(carried)}." if carried else ""
     return f"A state with a history is a `brainstate.HiddenState`.{found}"
-
-
-@contextmanager
-def _batch_advice(inputs: Any) -> Iterator[None]:
-    """Where a step cannot take an input that looks like a batch, says how states are made for one."""
-    try:
-        yield
-    except ExampleInputError as error:
-        if all(jnp.ndim(leaf) < 2 for leaf in jax.tree.leaves(inputs)):
-            raise
-        raise ExampleInputError(f"{error} {_FOR_A_BATCH}") from error
 
 
 def _make_random_keys(states: Iterable[brainstate.State]) -> None:

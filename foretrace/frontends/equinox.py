@@ -6,8 +6,6 @@ the step. A module written for one sample learns on a batch inside of `eqx.filte
 those of the module inside.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import equinox as eqx
@@ -19,6 +17,7 @@ from foretrace.frontends import function
 from foretrace.frontends.base import Split
 from foretrace.frontends.calls import STATE_LAST, argument_names
 from foretrace.frontends.modules import PureModule
+from foretrace.frontends.traced import advised
 from foretrace.frontends.trees import same_structure
 
 # Their floating state is statistics, which no gradient runs through.
@@ -80,7 +79,7 @@ def split(
     pure = PureModule(inner, run, learned, key)
     # `out, state = model(x, state)`, as Equinox writes it, where the last argument has that name.
     convention = STATE_LAST if argument_names(inner)[len(inputs) : len(inputs) + 1] == ["state"] else None
-    with _batch_advice(model, inputs, state):
+    with advised(ExampleInputError, lambda error: _batch_advice(model, inputs, state)):
         form = pure.form(inputs, state, call, convention)
     return pure.split(
         form,
@@ -93,18 +92,12 @@ def split(
     )
 
 
-@contextmanager
-def _batch_advice(model: Any, inputs: tuple[Any, ...], state: Any) -> Iterator[None]:
-    """Where a bare module cannot be called, and input and state look like a batch, says how a batch is passed."""
-    try:
-        yield
-    except ExampleInputError as error:
-        sizes = {jnp.shape(leaf)[0] if jnp.ndim(leaf) > 1 else None for leaf in jax.tree.leaves((inputs, state))}
-        if model is not _inner(model) or len(sizes) > 1 or sizes == {None}:
-            raise
-        raise ExampleInputError(
-            f"{error} Layers of Equinox take one sample: for a batch of {sizes.pop()}, pass `eqx.filter_vmap(module)`."
-        ) from error
+def _batch_advice(model: Any, inputs: tuple[Any, ...], state: Any) -> str | None:
+    """Where a bare module cannot be called, and input and state look like a batch, how a batch is passed."""
+    sizes = {jnp.shape(leaf)[0] if jnp.ndim(leaf) > 1 else None for leaf in jax.tree.leaves((inputs, state))}
+    if model is not _inner(model) or len(sizes) > 1 or sizes == {None}:
+        return None
+    return f"Layers of Equinox take one sample: for a batch of {sizes.pop()}, pass `eqx.filter_vmap(module)`."
 
 
 def _inner(model: Any) -> Any:

@@ -7,7 +7,7 @@ the methods of `TracedModel`, so that everything behind it computes with plain a
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -137,14 +137,8 @@ def trace_model(
             "for a step without input, let it take a dummy scalar."
         )
     flat = split.flat or _flat_step(split, inputs)
-    try:
-        program = _program(flat, control_flow)
-    except CompilationError as error:
-        advice = None if flat.advice is None else flat.advice(error)
-        if advice is None:
-            raise
-        raise type(error)(f"{error} {advice}") from error
-    return TracedModel(split, program, flat)
+    with advised(CompilationError, flat.advice or (lambda error: None)):
+        return TracedModel(split, _program(flat, control_flow), flat)
 
 
 def _flat_step(split: Split, inputs: tuple[Any, ...]) -> FlatStep:
@@ -248,6 +242,18 @@ def example_input_errors(inputs: Any) -> Iterator[None]:
             f"{type(error).__name__}: {error} "
             "If the step itself is right, pass one step's input with the shape, dtype and unit that it takes."
         ) from error
+
+
+@contextmanager
+def advised(kind: type[CompilationError], advice: Callable[[CompilationError], str | None]) -> Iterator[None]:
+    """Adds to an error of a kind inside the block what was probably meant, where that can be said of it."""
+    try:
+        yield
+    except kind as error:
+        text = advice(error)
+        if text is None:
+            raise
+        raise type(error)(f"{error} {text}") from error
 
 
 def input_spec(args: Any, kwargs: Any) -> TreeSpec:

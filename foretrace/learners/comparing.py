@@ -103,11 +103,7 @@ class GradientComparison:
 
     def dict(self) -> dict[str, Any]:
         """Plain Python values, as for JSON: the rule, the rows, and all parameters together."""
-        return {
-            "rule": self.rule,
-            "rows": [dataclasses.asdict(row) for row in self.rows],
-            "overall": dataclasses.asdict(self.overall),
-        }
+        return dataclasses.asdict(self) | {"rows": [dataclasses.asdict(row) for row in self.rows]}
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """Draws the cosine and the ratio of norms of each parameter as bars; no screen is needed.

@@ -5,7 +5,7 @@ steps in one call. Plain values beside it are the same at every step. Either kin
 `K` steps as flat arrays, one step being `K = 1`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -78,20 +78,16 @@ def stack_inputs(model: TracedModel, args: Sequence[Any], kwargs: Mapping[str, A
     values = (tuple(args), dict(kwargs))
     length = _length((values, external))
     one = model.flatten_inputs(*one_step(values[0]), **one_step(values[1]))
-    leaves = jax.tree.leaves(_stack(values, length or 1))
+    repeated = lambda a: jnp.broadcast_to(jnp.asarray(a), (length or 1, *jnp.shape(a)))
+    stacked, beside = _unmarked((values, external), lambda a: a, repeated)
+    leaves = jax.tree.leaves(stacked)
     inputs = [jnp.asarray(leaf, first.dtype) for leaf, first in zip(leaves, one, strict=True)]
-    return Stacked(inputs, _stack(external, length or 1), length)
+    return Stacked(inputs, beside, length)
 
 
 def one_step(tree: Any) -> Any:
     """A tree of inputs without marks, with the first step of each that has several."""
-
-    def first(node: Any) -> Any:
-        if isinstance(node, MultiStepData):
-            return jax.tree.map(lambda a: a[0], node.data)
-        return node.data if isinstance(node, SingleStepData) else node
-
-    return jax.tree.map(first, tree, is_leaf=_is_marked)
+    return _unmarked(tree, lambda a: a[0], lambda a: a)
 
 
 def has_marks(tree: Any) -> bool:
@@ -99,14 +95,15 @@ def has_marks(tree: Any) -> bool:
     return any(_is_marked(node) for node in jax.tree.leaves(tree, is_leaf=_is_marked))
 
 
-def _stack(tree: Any, length: int) -> Any:
-    def stack(node: Any) -> Any:
-        if isinstance(node, MultiStepData):
-            return node.data
-        data = node.data if isinstance(node, SingleStepData) else node
-        return jax.tree.map(lambda a: jnp.broadcast_to(jnp.asarray(a), (length, *jnp.shape(a))), data)
+def _unmarked(tree: Any, several: Callable[[Any], Any], one: Callable[[Any], Any]) -> Any:
+    """A tree of inputs without marks, after a function for arrays of several steps and one for those of a single."""
 
-    return jax.tree.map(stack, tree, is_leaf=_is_marked)
+    def read(node: Any) -> Any:
+        if isinstance(node, MultiStepData):
+            return jax.tree.map(several, node.data)
+        return jax.tree.map(one, node.data if isinstance(node, SingleStepData) else node)
+
+    return jax.tree.map(read, tree, is_leaf=_is_marked)
 
 
 def _length(tree: Any) -> int | None:

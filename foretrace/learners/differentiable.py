@@ -51,20 +51,20 @@ def make_call(plan: Plan, rule: Rule, *, exact: bool, block: int | None = None) 
     return jax.jit(call)
 
 
-def advance_trace(plan: Plan, rule: Rule, params: Any, steps: Step, external: Any, trace: Any, block: int) -> Any:
+def _advanced(plan: Plan, rule: Rule, params: Any, steps: Step, external: Any, trace: Any, block: int | None) -> Any:
     """The trace after some steps."""
+    size = steps_in_block(plan, rule, block, steps.inputs[0].shape[0])
 
     def forward(_: Any, states: States, part: Any) -> Ran:
         return Ran(states, part[0], None, None, part[1])
 
-    return drive(plan, rule, params, States([], []), trace, (steps, external), forward, block, gradients=False)[2]
+    return drive(plan, rule, params, States([], []), trace, (steps, external), forward, size, gradients=False)[2]
 
 
 def _online(plan: Plan, rule: Rule, block: int | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def forward(params: Any, hidden: Any, other: Any, trace: Any, inputs: Any, external: Any) -> Any:
         states, steps, outputs = run_steps(plan, params, States(hidden, other), inputs)
-        size = steps_in_block(plan, rule, block, inputs[0].shape[0])
-        after = advance_trace(plan, rule, params, steps, external, trace, size)
+        after = _advanced(plan, rule, params, steps, external, trace, block)
         return (outputs, states.hidden, states.other, after), (params, steps, external, trace)
 
     def backward(kept: Any, cotangents: Any) -> Any:
@@ -108,8 +108,7 @@ def _exact(plan: Plan, rule: Rule, block: int | None) -> tuple[Callable[..., Any
             return (_floating(outputs), states.hidden), (outputs, states, steps)
 
         _, pullback, (outputs, states, steps) = jax.vjp(run, params, hidden, _floating(inputs), has_aux=True)
-        size = steps_in_block(plan, rule, block, inputs[0].shape[0])
-        after = advance_trace(plan, rule, params, steps, external, trace, size)
+        after = _advanced(plan, rule, params, steps, external, trace, block)
         synthetic = rule.synthetic_gradient(plan, trace, states.hidden)
         return (outputs, states.hidden, states.other, after), (params, pullback, trace, synthetic)
 

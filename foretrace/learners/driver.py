@@ -27,6 +27,7 @@ from foretrace._checks import (
 )
 from foretrace.engine.sequence import scan_blocks
 from foretrace.errors import ExampleInputError
+from foretrace.frontends.traced import advised
 from foretrace.frontends.trees import tree_spec
 from foretrace.learners.alone import alone
 from foretrace.learners.data import MultiStepData, Stacked, has_marks
@@ -277,17 +278,11 @@ class SequenceDriverMixin:
                 state.value = value
             raise
 
-    @contextmanager
-    def _sequence_advice(self, sequences: Sequence[Any]) -> Iterator[None]:
-        """Where the model cannot take an item of a sequence, says what was probably meant by the sequence."""
-        try:
-            yield
-        except ExampleInputError as error:
-            step = self.executor.traced.flat.inputs
-            alike = [one for one in sequences if tree_spec(((one,), {})).skeleton == step.skeleton]
-            if len(alike) == 0:
-                raise
-            raise ExampleInputError(f"{error} {sequence_advice(step, ((alike[0],), {}))}") from error
+    def _sequence_advice(self, sequences: Sequence[Any]) -> str | None:
+        """Where the model cannot take an item of a sequence, what was probably meant by the sequence."""
+        step = self.executor.traced.flat.inputs
+        alike = [one for one in sequences if tree_spec(((one,), {})).skeleton == step.skeleton]
+        return sequence_advice(step, ((alike[0],), {})) if alike else None
 
     def _finish(self, run: TracedSequence, begin: Begin) -> None:
         run.finish(begin.states)
@@ -310,7 +305,7 @@ class SequenceDriverMixin:
             first = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), items[0])
             shape = None if has_aux is None else loss_shape
             options: dict[str, Any] = dict(has_aux=bool(has_aux), shifted=shifted, observed=self.check_finite)
-            with self._sequence_advice(sequences):
+            with advised(ExampleInputError, lambda error: self._sequence_advice(sequences)):
                 return _Piece(trace_step(self, step_fn, first, length=steps, loss_shape=shape, **options), items)
 
         def one_by_one() -> list[_Piece]:
