@@ -43,14 +43,8 @@ class PureModule:
     def form(self, inputs: Sequence[Any], state: Any, call: str | None, convention: CallForm | None) -> CallForm:
         """How the module is called; without a state, with the inputs alone."""
         if state is not None:
-            return find_call(
-                lambda *arguments: self.run(self.params, self.others, arguments)[0],
-                inputs,
-                state,
-                model=self.model,
-                call=call,
-                convention=convention,
-            )
+            run = lambda *arguments: self.run(self.params, self.others, arguments)[0]
+            return find_call(run, inputs, state, model=self.model, call=call, convention=convention)
         form = parse_call("x -> out" if call is None else call)
         problem = call_problem(self.model, len(inputs))
         if form.takes_state or problem is not None:

@@ -20,7 +20,6 @@ from foretrace.engine.evaluate import Step, run_forward
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan
 from foretrace.engine.sequence import States, run_steps
-from foretrace.learners.blocks import steps_in_block
 from foretrace.learners.drive import Ran, drive
 from foretrace.rules.rule import Rule, require_windows
 
@@ -53,12 +52,11 @@ def make_call(plan: Plan, rule: Rule, *, exact: bool, block: int | None = None) 
 
 def _advanced(plan: Plan, rule: Rule, params: Any, steps: Step, external: Any, trace: Any, block: int | None) -> Any:
     """The trace after some steps."""
-    size = steps_in_block(plan, rule, block, steps.inputs[0].shape[0])
 
     def forward(_: Any, states: States, part: Any) -> Ran:
         return Ran(states, part[0], None, None, part[1])
 
-    return drive(plan, rule, params, States([], []), trace, (steps, external), forward, size, gradients=False)[2]
+    return drive(plan, rule, params, States([], []), trace, (steps, external), forward, block, gradients=False)[2]
 
 
 def _online(plan: Plan, rule: Rule, block: int | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -78,8 +76,7 @@ def _online(plan: Plan, rule: Rule, block: int | None) -> tuple[Callable[..., An
             return Ran(states, steps, Cotangents(outputs, hidden), None, external)
 
         items = (steps, arriving.outputs, arriving.hidden, external)
-        size = steps_in_block(plan, rule, block, length)
-        gradients = drive(plan, rule, params, States([], []), trace, items, ran, size)[0]
+        gradients = drive(plan, rule, params, States([], []), trace, items, ran, block)[0]
         return gradients, None, None, None, _by_inputs(plan, params, steps, arriving), None
 
     return forward, backward

@@ -16,6 +16,8 @@ from foretrace.engine.evaluate import Step
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan
 from foretrace.engine.sequence import States, scan_blocks
+from foretrace.learners.blocks import steps_in_block
+from foretrace.learners.sequences import length_of
 from foretrace.rules.rule import Block, Rule, require_windows
 
 
@@ -50,7 +52,7 @@ def drive(
     trace: Any,
     items: Any,
     forward: Forward,
-    block: int,
+    block: int | None,
     gradients: bool = True,
 ) -> tuple[list[jax.Array] | None, States, Any, Any]:
     """Takes a rule over a sequence under constant parameters.
@@ -63,13 +65,13 @@ def drive(
         trace: The rule's trace before it.
         items: What `forward` takes, a pytree with a leading axis of steps.
         forward: Runs a block.
-        block: Steps in a block.
+        block: Steps in a block; None to choose by size.
         gradients: Whether there are losses.
 
     Returns:
         The gradient of the summed losses (None without losses), the states, the trace, and what was collected.
     """
-    block = 1 if plan.pulls_each_step else block
+    size = 1 if plan.pulls_each_step else steps_in_block(plan, rule, block, length_of(items))
     zeros = [jnp.zeros(jnp.shape(p), jnp.result_type(p)) for p in params] if gradients else None
     own = params[: len(plan.program.params)]
 
@@ -81,7 +83,7 @@ def drive(
             total = [a + b for a, b in zip(total, [*found, *ran.further], strict=True)]
         return (ran.states, trace, total), ran.collected
 
-    (states, trace, total), collected = scan_blocks(advance, (states, trace, zeros), items, block)
+    (states, trace, total), collected = scan_blocks(advance, (states, trace, zeros), items, size)
     return total, states, trace, collected
 
 

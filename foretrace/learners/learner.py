@@ -27,7 +27,6 @@ from foretrace.engine.sequence import States, run_steps, scan_blocks
 from foretrace.errors import ExampleInputError
 from foretrace.frontends import TracedModel
 from foretrace.frontends.trees import form_text
-from foretrace.learners.blocks import steps_in_block
 from foretrace.learners.differentiable import DifferentiableCall, make_call
 from foretrace.learners.drive import Ran, drive, drive_windows
 from foretrace.learners.losses import check_loss_call, checked_loss, reads_params, split_loss, warn_of_constants
@@ -277,20 +276,16 @@ class Learner:
             )
         check_loss_call(loss, targets=given[1] is not None)
         learned = self.model.split.params_of(params)
-        losses = Losses(
-            self, loss, given[1] is not None, has_aux, jax.tree.structure(learned) if reads_params(loss) else None
-        )
+        read = jax.tree.structure(learned) if reads_params(loss) else None
+        losses = Losses(self, loss, given[1] is not None, has_aux, read)
         losses.warn_of_constants(learned, items)
-        flat += jax.tree.leaves(learned) if reads_params(loss) else []
+        flat += [] if read is None else jax.tree.leaves(learned)
+        start = (self.plan, self.rule, flat, states, trace, items)
         window = length_of(items) if self.rule.exact and self.window is None else self.window
         if window is None:
-            total, states, trace, found = drive(
-                self.plan, self.rule, flat, states, trace, items, losses.forward, self._block(items)
-            )
+            total, states, trace, found = drive(*start, losses.forward, self.block)
         else:
-            total, states, trace, found = drive_windows(
-                self.plan, self.rule, flat, states, trace, items, losses.window, window
-            )
+            total, states, trace, found = drive_windows(*start, losses.window, window)
         assert total is not None
         own, further = self._own(total)
         grads = self.model.unflatten_params(own)
@@ -320,7 +315,7 @@ class Learner:
             return Ran(states, steps, None, (outputs, flags), part["external"])
 
         _, states, trace, (outputs, flags) = drive(
-            self.plan, self.rule, flat, states, trace, items, forward, self._block(items), gradients=False
+            self.plan, self.rule, flat, states, trace, items, forward, self.block, gradients=False
         )
         after = self._carry(states, trace)
         if self.check_finite:
@@ -405,9 +400,6 @@ class Learner:
     def _given(self, state: Any) -> Any:
         """The state that was given, or the one that the model was compiled with."""
         return self.state if state is None else self.model.split.state_of(state)
-
-    def _block(self, items: Any) -> int:
-        return steps_in_block(self.plan, self.rule, self.block, length_of(items))
 
     def flatten(self, params: Any, state: Any, xs: Any) -> tuple[list[Any], States, list[Any]]:
         """Parameters, state and a sequence of inputs as the engine takes them."""
@@ -500,16 +492,12 @@ class Losses:
     def warn_of_constants(self, params: Any, items: Any) -> None:
         """Says where the loss closes over parameters, so that it has no derivative by them."""
         if self.params is None:
-            first = lambda tree: jax.tree.map(
-                lambda a: jax.ShapeDtypeStruct(jnp.shape(a)[1:], jnp.result_type(a)), tree
-            )
-            outputs = [
-                jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in self.learner.plan.program.outputs
-            ]
-            one = jax.make_jaxpr(lambda *given: self._one([], *given)[0])(
-                outputs, first(items["ys"]), first(items["mask"])
-            )
-            warn_of_constants(one.consts, params, self.learner.plan.program.params)
+            program = self.learner.plan.program
+            of_step = lambda a: jax.ShapeDtypeStruct(jnp.shape(a)[1:], jnp.result_type(a))
+            ys, mask = jax.tree.map(of_step, (items["ys"], items["mask"]))
+            outputs = [jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in program.outputs]
+            one = jax.make_jaxpr(lambda *given: self._one([], *given)[0])(outputs, ys, mask)
+            warn_of_constants(one.consts, params, program.params)
 
     def _summed(self, outputs: Sequence[Any], params: Sequence[Any], part: Any) -> tuple[jax.Array, Any]:
         """The summed losses of the steps, with what `_one` gives beside each."""

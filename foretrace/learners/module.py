@@ -371,15 +371,9 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         external = self.rule.external
         strange = [name for name in kwargs if name != external and name not in self.executor.keywords]
         if strange:
-            known = [*self.executor.keywords, *([external] if external else [])]
-            raise TypeError(
-                f"{type(self).__name__} takes no argument `{strange[0]}`. "
-                + (
-                    f"By name it takes {', '.join(f'`{name}`' for name in known)}."
-                    if known
-                    else "It takes none by name."
-                )
-            )
+            known = ", ".join(f"`{name}`" for name in (*self.executor.keywords, external) if name)
+            takes = f"By name it takes {known}." if known else "It takes none by name."
+            raise TypeError(f"{type(self).__name__} takes no argument `{strange[0]}`. {takes}")
         own = {name: value for name, value in kwargs.items() if name != external}
         return stack_inputs(self.executor.traced, args, own, kwargs.get(external, self._standing) if external else None)
 

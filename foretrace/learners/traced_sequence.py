@@ -138,13 +138,7 @@ class TracedSequence:
         return total, Begin(states, trace), collected
 
     def require_finite(self, params: jax.Array, flags: Sequence[jax.Array], begin: Begin) -> None:
-        """Raises `NonFiniteError` if anything of a run is not finite.
-
-        Args:
-            params: From `parameter_flags`.
-            flags: The flags of some calls, those of several forms one after another.
-            begin: States after the last of them.
-        """
+        """Raises `NonFiniteError` if anything of a run is not finite, by the flags of parameters and of its calls."""
         require_finite(self.plan, params, jnp.concatenate(list(map(_row, flags))), begin.states.hidden)
 
     def parameter_flags(self, params: Sequence[Any], steps: int) -> jax.Array:

@@ -173,11 +173,8 @@ def _connections(sparse_mat: Any) -> tuple[str, tuple[jax.Array, jax.Array]]:
         starts = jnp.arange(sparse_mat.indices.shape[0] + 1, dtype=jnp.int32) * count
         form = "csr" if isinstance(sparse_mat, brainevent.FixedNumPerPre) else "csc"
         return form, _compressed_index(sparse_mat.indices.reshape(-1), starts)
-    advice = (
-        "Convert it once, outside the step, with .tocsr()."
-        if hasattr(sparse_mat, "tocsr")
-        else ("For a dense matrix use matmul.")
-    )
+    convertible = hasattr(sparse_mat, "tocsr")
+    advice = "Convert it once, outside the step, with .tocsr()." if convertible else "For a dense matrix use matmul."
     raise TypeError(
         f"sparse_matmul: `sparse_mat` must be a brainevent CSR, CSC, FixedNumPerPre, FixedNumPerPost or Dense matrix, "
         f"or a brainunit.sparse CSR, CSC or COO, got {type(sparse_mat).__name__}. {advice}"

@@ -17,10 +17,7 @@ import pytest
 import foretrace as ft
 from foretrace.nn.conv import Conv1d, Conv2d, Conv3d
 from foretrace.nn.embedding import Embedding
-from foretrace.nn.grouped import GroupedLinear
-from foretrace.nn.linear import Linear, ScaledWSLinear, SignedWLinear
-from foretrace.nn.lora import LoRA
-from foretrace.nn.sparse_linear import SparseLinear
+from foretrace.nn.linear import GroupedLinear, Linear, LoRA, ScaledWSLinear, SignedWLinear, SparseLinear
 from learners.nets import assert_close
 from nn.layers import CASES, CSR, DENSE, MASK, ROWS, Case
 
