@@ -91,11 +91,8 @@ def require_choice(name: str, value: Any, allowed: Sequence[str], meanings: Sequ
     """Refuses what is none of the allowed words."""
     if isinstance(value, str) and value in allowed:
         return
-    listed = (
-        [f"{word!r} ({meaning})" for word, meaning in zip(allowed, meanings, strict=True)]
-        if meanings
-        else list(map(repr, allowed))
-    )
+    notes = [f" ({meaning})" for meaning in meanings] or [""] * len(allowed)
+    listed = [f"{word!r}{note}" for word, note in zip(allowed, notes, strict=True)]
     words = " or ".join([", ".join(listed[:-1]), listed[-1]] if len(listed) > 1 else listed)
     raise ValueError(f"`{name}` is {words}; got {_shown(value)}.")
 

@@ -163,14 +163,7 @@ def _chosen(algorithm: Any) -> Any:
     return make_rule(algorithm)  # which says what a rule is
 
 
-def _pure_learner(
-    model: Any,
-    rule: Any,
-    inputs: tuple[Any, ...],
-    params: Any,
-    state: Any,
-    options: dict[str, Any],
-) -> Learner:
+def _pure_learner(model: Any, rule: Any, inputs: Any, params: Any, state: Any, options: dict[str, Any]) -> Learner:
     own = {name: options.pop(name) for name in ("block", "window", "check_finite") if name in options}
     of_graph = ("control_flow", "discover", *frontend_of(model).options)
     tracing = {name: options.pop(name) for name in of_graph if name in options}

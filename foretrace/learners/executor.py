@@ -67,7 +67,7 @@ class ModuleExecutor:
                 "No example input was given. Pass the input of one step; "
                 "for a model without input, let it take a dummy scalar."
             )
-        if self.is_compiled and self._fits((args, kwargs)):
+        if self.is_compiled and _same_form(self.traced.flat.inputs, tree_spec((args, kwargs))) and self.states_fit():
             return False
         traced = trace_model(self.model, *args, named=kwargs, control_flow=self.control_flow)
         graph = compile_program(traced, discover=self.discover)
@@ -93,9 +93,6 @@ class ModuleExecutor:
                 "where it computes something else. Call the model itself for the other phase, or compile a second "
                 "learner there."
             )
-
-    def _fits(self, inputs: Any) -> bool:
-        return _same_form(self.traced.flat.inputs, tree_spec(inputs)) and self.states_fit()
 
     def states_fit(self) -> bool:
         """Whether the model's states have the form that the graph was compiled for."""

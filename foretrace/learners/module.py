@@ -309,13 +309,8 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         used = self.executor.split.used if self.is_compiled else {}
         hidden = {leaf.owner for leaf in self.graph.program.hidden} if used else set()
         # A state that the compiled step does not use is known by its type alone.
-        return FlattedDict(
-            {
-                path: state
-                for path, state in self.executor.states.items()
-                if (path in hidden if path in used else isinstance(state, brainstate.HiddenState))
-            }
-        )
+        is_hidden = lambda path, state: path in hidden if path in used else isinstance(state, brainstate.HiddenState)
+        return FlattedDict({path: state for path, state in self.executor.states.items() if is_hidden(path, state)})
 
     @property
     def other_states(self) -> FlattedDict:

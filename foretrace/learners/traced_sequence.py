@@ -134,7 +134,8 @@ class TracedSequence:
             total, states, trace, collected = drive_windows(*start, self._plain, window)
         else:
             losses, size = self.traced.loss_tree.num_leaves > 0, self._calls_in_block(items)
-            total, states, trace, collected = drive(*start, self._online if losses else self._silent, size, losses)
+            forward = self._online if losses else lambda *given: self._plain(*given)[1]
+            total, states, trace, collected = drive(*start, forward, size, losses)
         return total, Begin(states, trace), collected
 
     def require_finite(self, params: jax.Array, flags: Sequence[jax.Array], begin: Begin) -> None:
@@ -182,9 +183,6 @@ class TracedSequence:
         states, (losses, called) = scan_or_run(one, states, part)
         collected = (called.loss, called.result, called.flags)
         return jnp.sum(losses), Ran(states, _row(called.steps), None, collected, _row(called.external))
-
-    def _silent(self, params: Sequence[Any], states: States, part: Any) -> Ran:
-        return self._plain(params, states, part)[1]
 
     def _split(self, params: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         count = len(self.plan.program.params)
