@@ -373,17 +373,17 @@ def _follow_while(lowering: _Lowering, eqn: JaxprEqn, positions: frozenset[int])
     flowing = [i for i, s in enumerate(sources) if i >= first and s.flows and is_float(loop.invars[i].aval)]
     followed = follow_while(loop, flowing, wanted)
     names = lowering.names(positions)
-    if followed.eqn is None:
+    if isinstance(followed, str):
         raise ControlFlowError(
             f"{names[0].upper()}{names[1:]} runs through the `while` at {source_line(eqn)}, whose body "
-            f"{followed.obstacle}. The number of rounds is not known, so its derivative is followed by forward mode "
+            f"{followed}. The number of rounds is not known, so its derivative is followed by forward mode "
             "alone, where each position depends on itself alone. Use lax.scan or a fori_loop with static bounds, put "
             "jax.lax.stop_gradient on what needs no derivative, or use ControlFlowPolicy(while_hidden='hold') to treat "
             "its result as a constant."
         )
     message = f"acts position by position and is followed by forward mode: {names}."
     lowering.record(DiagnosticKind.WHILE_FORWARD_MODE, eqn, message, positions=positions)
-    return [*eqns, followed.eqn], list(eqn.outvars)
+    return [*eqns, followed], list(eqn.outvars)
 
 
 lowering_rules: dict[str, Callable[[_Lowering, JaxprEqn], Lowered]] = {
