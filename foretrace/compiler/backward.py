@@ -25,7 +25,9 @@ from foretrace._jax import (
     make_jaxpr_of,
     scan_counts,
 )
+from foretrace.compiler.structure import plain_jaxpr
 from foretrace.ops import is_etp_primitive
+from foretrace.program.walks import inner_eqns
 
 
 class Kind(enum.Enum):
@@ -118,8 +120,7 @@ def nonlinear_calls(eqn: JaxprEqn) -> Iterator[tuple[JaxprEqn, frozenset[int]]]:
 
 def has_own_backward_pass(eqn: JaxprEqn) -> bool:
     """Whether an equation is or holds a `custom_vjp`, which JAX cannot differentiate forward."""
-    inner = (other for body in held_jaxprs(list(eqn.params.values())) for other in body.jaxpr.eqns)
-    return "custom_vjp" in eqn.primitive.name or any(map(has_own_backward_pass, inner))
+    return any("custom_vjp" in inner.primitive.name for inner in (eqn, *inner_eqns(eqn)))
 
 
 def call_name(eqn: JaxprEqn) -> str:
@@ -197,8 +198,7 @@ def _called(eqn: JaxprEqn, given: Kinds) -> Kinds:
 
 
 def _marked(eqn: JaxprEqn, given: Kinds) -> Kinds:
-    primitive: Any = eqn.primitive
-    closed = make_jaxpr_of(lambda *args: primitive.plain(*args, **eqn.params), [a.aval for a in eqn.invars])
+    closed = plain_jaxpr(eqn)
     return _through(closed.jaxpr, closed.consts, given)
 
 

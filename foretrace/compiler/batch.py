@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_float, make_jaxpr_of
+from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_float
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.patterns import structure_of
-from foretrace.compiler.positions import Slot
-from foretrace.compiler.structure import SAME, Known, Local
+from foretrace.compiler.structure import SAME, Known, Local, plain_jaxpr
 from foretrace.errors import NotSupportedError
 from foretrace.ops import is_etp_primitive
 from foretrace.program.inline import inline_calls
@@ -147,9 +146,7 @@ def spread(jaxpr: Jaxpr, known: Known, seeds: Mapping[Var, Interval]) -> dict[Va
 
 def _inside(eqn: JaxprEqn, reached: Mapping[int, Interval]) -> list[Interval]:
     """A marked operator is what its implementation is."""
-    primitive: Any = eqn.primitive
-    traced = make_jaxpr_of(lambda *args: primitive.plain(*args, **eqn.params), [atom.aval for atom in eqn.invars])
-    closed = inline_calls(traced)
+    closed = inline_calls(plain_jaxpr(eqn))
     jaxpr = closed.jaxpr
     seeds = {jaxpr.invars[i]: own for i, own in reached.items()}
     found = spread(jaxpr, Known(jaxpr, tuple(closed.consts)), seeds)
@@ -164,16 +161,13 @@ def _through(eqn: JaxprEqn, out: Var, operand: int, local: Local, own: Interval)
     if local is SAME:
         return own.map(lambda values: np.broadcast_to(values, out.aval.shape))
     if local.mixing:
-        return mixing_rules.get(eqn.primitive.name, _anything)(eqn, out, operand, own)
+        rule = mixing_rules.get(eqn.primitive.name)
+        return own.everywhere(out.aval.shape) if rule is None else rule(eqn, out, operand, own)
     rows, columns = local.pattern.pairs()
     least, greatest = (array.reshape(-1) for array in _nothing(out.aval.shape))
     np.minimum.at(least, rows, own.least.reshape(-1)[columns])
     np.maximum.at(greatest, rows, own.greatest.reshape(-1)[columns])
     return Interval(least.reshape(out.aval.shape), greatest.reshape(out.aval.shape))
-
-
-def _anything(eqn: JaxprEqn, out: Var, operand: int, own: Interval) -> Interval:
-    return own.everywhere(out.aval.shape)
 
 
 def _product(eqn: JaxprEqn, out: Var, operand: int, own: Interval) -> Interval:
@@ -256,14 +250,9 @@ def _by_params(graph: ETraceGraph, group: HiddenGroup) -> list[Interval]:
         values = spread(program.jaxpr, known, {var: Interval(numbers, numbers)})
         for slot in group.slots:
             if (state := group.hidden_outvars[slot.state]) in values:
-                least, greatest = (_at_slot(side, slot, group) for side in values[state])
-                found.append(Interval(least, greatest))
+                elements = slot.elements(state.aval.shape)
+                found.append(values[state].map(lambda a, at=elements: a.reshape(-1)[at].reshape(group.varshape)))
     return found
-
-
-def _at_slot(values: np.ndarray, slot: Slot, group: HiddenGroup) -> np.ndarray:
-    """Values of a state's elements at the positions of one slot."""
-    return values.reshape(-1)[slot.elements(values.shape)].reshape(group.varshape)
 
 
 def _seeds(axes: Mapping[HiddenGroup, int]) -> dict[Var, Interval]:
