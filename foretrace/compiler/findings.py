@@ -14,8 +14,8 @@ from foretrace.compiler.patterns import Patterns
 from foretrace.compiler.relations import HiddenParamOpRelation
 from foretrace.compiler.values import Made, Values
 from foretrace.ops import ETPPrimitive, untraced_p
-from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
-from foretrace.program.records import StepProgram, path_name
+from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel
+from foretrace.program.records import StepProgram, path_name, quoted
 from foretrace.program.walks import needed_eqns
 
 
@@ -135,7 +135,9 @@ def _parameter_records(
         if relation is None:
             records.append(_excluded(parameter, occurrence, patterns, program, occurrences))
             continue
-        text = f"`{parameter.name}` reaches {_paths(relation.connected_hidden_paths)} by `{occurrence.primitive.name}`."
+        text = (
+            f"`{parameter.name}` reaches {quoted(*relation.connected_hidden_paths)} by `{occurrence.primitive.name}`."
+        )
         records.append(_about(parameter, DiagnosticKind.RELATION_INCLUDED, DiagnosticLevel.INFO, text, relation))
         if "mixed" in relation.path_classification.values():
             text = f"`{parameter.name}` also reaches its states through mixing; that part carries no history."
@@ -199,7 +201,3 @@ def _about(
     hidden = () if relation is None else relation.connected_hidden_paths
     operator = operator if relation is None else relation.primitive.name
     return CompilationRecord(kind, level, text, operator, parameter.path, hidden)
-
-
-def _paths(paths: Sequence[Path]) -> str:
-    return ", ".join(f"`{path_name(path)}`" for path in paths)

@@ -22,7 +22,7 @@ from foretrace.compiler.positions import TransitionKind
 from foretrace.compiler.relations import HiddenParamOpRelation
 from foretrace.compiler.values import Values
 from foretrace.program.diagnostics import Path
-from foretrace.program.records import Leaf, StepProgram, path_name
+from foretrace.program.records import Leaf, StepProgram, path_name, quoted
 
 
 class HistoryKind(enum.StrEnum):
@@ -81,7 +81,8 @@ def find_parameters(
         relevant = [o for o in own if any(patterns.reaches(o.y_var, out) for out in lasting)]
         traced = [related[id(o)] for o in relevant if id(o) in related]
         lost = [loss for o in relevant for loss in _losses(o, related.get(id(o)), program, patterns, occurrences)]
-        lost += [_made_nonlinearly(call) for relation in traced for call in nonlinear_makers(relation, values)]
+        made_by = (call_name(call) for relation in traced for call in nonlinear_makers(relation, values))
+        lost += [f"is made by `{name}`, whose backward pass is not linear in its cotangent" for name in made_by]
         reasons = tuple(dict.fromkeys(lost))
         history = _history(relevant, traced, reasons)
         parameters.append(Parameter(index, leaf.path, history, reasons, tuple(own), tuple(traced)))
@@ -91,10 +92,6 @@ def find_parameters(
 def nonlinear_makers(relation: HiddenParamOpRelation, values: Values) -> list[JaxprEqn]:
     """The calls with a backward pass that is not linear between the parameters of a relation and its operator."""
     return [values.nonlinear[w.var] for w in relation.occurrence.weights if w.var in values.nonlinear]
-
-
-def _made_nonlinearly(call: JaxprEqn) -> str:
-    return f"is made by `{call_name(call)}`, whose backward pass is not linear in its cotangent"
 
 
 def uncredited_states(program: StepProgram, patterns: Patterns) -> list[tuple[Leaf, Atom]]:
@@ -130,13 +127,13 @@ def _losses(
         return [_untraced(occurrence, program, patterns, occurrences)]
     y_var = occurrence.y_var
     losses = [
-        f"reaches {_names([leaf.path])} through mixing"
+        f"reaches {quoted(leaf.path)} through mixing"
         for leaf, out in zip(program.hidden, program.hidden_outvars, strict=True)
         if patterns.reaches_through_mixing(y_var, out)
     ]
     for leaf, out in uncredited_states(program, patterns):
         if patterns.reaches(y_var, out):
-            losses.append(f"reaches {_names([leaf.path])}, a state without credit")
+            losses.append(f"reaches {quoted(leaf.path)}, a state without credit")
     for group in relation.hidden_groups:
         losses += _leaks(group, _touched(group, y_var, patterns), program, patterns)
     return losses
@@ -202,22 +199,13 @@ def _leaks(group: HiddenGroup, touched: set[int], program: StepProgram, patterns
     for path, old in ((group.hidden_paths[k], group.hidden_invars[k]) for k in sorted(touched)):
         for leaf, out in zip(program.hidden, program.hidden_outvars, strict=True):
             if patterns.reaches_through_mixing(old, out):
-                losses.append(_leak(path, leaf.path, out in own))
+                goes = "feeds back" if out in own else "passes on"
+                losses.append(f"{quoted(path)} {goes} to {quoted(leaf.path)} through mixing")
             elif out not in own and patterns.reaches_directly(old, out):
-                losses.append(f"{_names([path])} passes on to {_names([leaf.path])}, a group of another shape")
+                losses.append(f"{quoted(path)} passes on to {quoted(leaf.path)}, a group of another shape")
         for leaf, out in uncredited_states(program, patterns):
             if patterns.reaches(old, out):
-                losses.append(f"{_names([path])} passes on to {_names([leaf.path])}, a state without credit")
+                losses.append(f"{quoted(path)} passes on to {quoted(leaf.path)}, a state without credit")
     if group.positions.kind is TransitionKind.COLLAPSED:
-        losses.append(f"elements of {_names(group.hidden_paths)} reach several positions")
+        losses.append(f"elements of {quoted(*group.hidden_paths)} reach several positions")
     return losses
-
-
-def _leak(old: Path, new: Path, inside: bool) -> str:
-    if inside:
-        return f"{_names([old])} feeds back to {_names([new])} through mixing"
-    return f"{_names([old])} passes on to {_names([new])} through mixing"
-
-
-def _names(paths: Sequence[Path]) -> str:
-    return ", ".join(f"`{path_name(path)}`" for path in paths)

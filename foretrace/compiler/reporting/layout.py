@@ -153,7 +153,7 @@ def _is_readout(operator: Operator) -> bool:
 
 
 def _operators(graph: "ETraceGraph", parameters: Sequence[Parameter]) -> list[Operator]:
-    wording = Wording(graph.program, several_groups=len(graph.hidden_groups) > 1)
+    wording = Wording(graph)
     alike: dict[tuple[str, tuple[int, ...]], list[Operator]] = {}
     for occurrence in {id(o): o for parameter in parameters for o in parameter.occurrences}.values():
         text, (direct, mixed) = wording.occurrence(occurrence), _reached_groups(graph, occurrence)
