@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_float
+from foretrace.compiler.axismaps import along
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.patterns import structure_of
@@ -121,9 +122,7 @@ def _nothing(shape: Sequence[int]) -> Interval:
 
 def _along(shape: Sequence[int], axis: int) -> Interval:
     """Every element numbered by its coordinate."""
-    numbers = np.broadcast_to(
-        np.arange(shape[axis]).reshape([-1 if k == axis else 1 for k in range(len(shape))]), shape
-    )
+    numbers = np.broadcast_to(along(np.arange(shape[axis]), axis, len(shape)), shape)
     return Interval(numbers, numbers)
 
 
@@ -198,8 +197,7 @@ def _convolution(eqn: JaxprEqn, out: Var, operand: int, own: Interval) -> Interv
         return own.everywhere(out.aval.shape)
     kept, place = (lhs[0], to[0]) if operand == 0 else (rhs[0], to[1])
     lines = own.over([axis for axis in range(own.least.ndim) if axis != kept])
-    shape = [-1 if axis == place else 1 for axis in range(out.aval.ndim)]
-    return lines.map(lambda a: np.broadcast_to(a.reshape(shape), out.aval.shape))
+    return lines.map(lambda a: np.broadcast_to(along(a, place, out.aval.ndim), out.aval.shape))
 
 
 mixing_rules: dict[str, Callable[[JaxprEqn, Var, int, Interval], Interval]] = {
@@ -250,8 +248,8 @@ def _by_params(graph: ETraceGraph, group: HiddenGroup) -> list[Interval]:
         values = spread(program.jaxpr, known, {var: Interval(numbers, numbers)})
         for slot in group.slots:
             if (state := group.hidden_outvars[slot.state]) in values:
-                elements = slot.elements(state.aval.shape)
-                found.append(values[state].map(lambda a, at=elements: a.reshape(-1)[at].reshape(group.varshape)))
+                elements = slot.elements(state.aval.shape).reshape(group.varshape)
+                found.append(Interval(*(side.reshape(-1)[elements] for side in values[state])))
     return found
 
 

@@ -181,7 +181,8 @@ def find_reach(group: HiddenGroup, y_var: Var, patterns: Patterns) -> Reach:
     found = {k: block for k, block in found.items() if not block.is_empty}
 
     def edges() -> list[tuple[np.ndarray, np.ndarray]]:
-        return [_edges(group, k, block) for k, block in found.items()]
+        made = [(k, *block.pairs()) for k, block in found.items()]
+        return [(group.placed[k][1][to] if group.is_packed(k) else to, sources) for k, to, sources in made]
 
     if _surely_single(list(found.values()), group.varshape) or _single(edges(), size):
         return Reach(1, positions, size, edges)
@@ -201,12 +202,6 @@ def _surely_single(found: Sequence[Pattern], varshape: tuple[int, ...]) -> bool:
     if not all(m.is_injective(varshape) for m in maps):
         return False
     return all(disjoint(one, two) for n, one in enumerate(maps) for two in maps[:n])
-
-
-def _edges(group: HiddenGroup, state: int, block: Pattern) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (of a state that may be packed) and the elements of `y` that reach them."""
-    elements, sources = block.pairs()
-    return group.placed[state][1][elements] if group.is_packed(state) else elements, sources
 
 
 def _single(edges: Sequence[tuple[np.ndarray, np.ndarray]], size: int) -> bool:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from foretrace._jax import source_line
 from foretrace._repr import counted, shape_text
 from foretrace.compiler.history import HistoryKind, Parameter
-from foretrace.compiler.occurrences import Occurrence
 from foretrace.compiler.reporting.tables import WIDTH, paragraph, table
 from foretrace.compiler.reporting.words import (
     HISTORY,
@@ -130,9 +129,10 @@ class ReportText:
             for occurrence in parameter.occurrences:
                 relation = related.get(id(occurrence))
                 groups = [] if relation is None else [str(group.index) for group in relation.hidden_groups]
+                written = PurePath(source_line(occurrence.eqn)).name  # the folder differs from machine to machine
                 shape = shape_text(occurrence.y_var.aval.shape)
                 facts = [occurrence.primitive.name, occurrence.kind.value, shape, ", ".join(groups) or "none"]
-                rows.append([self._named(parameter.name), *facts, _source(occurrence)])
+                rows.append([self._named(parameter.name), *facts, written])
         header = ["parameter", "operator", "kind", "output", "groups", "written at"]
         return table(header, rows, [26, 20, 11, 14, 8, 40]) if rows else []
 
@@ -217,8 +217,3 @@ def _repeated(texts: Sequence[str]) -> str:
     lines = [text if count == 1 else f"{text} ({count} times)" for text, count in Counter(texts).items()]
     rest = len(lines) - MOST_LINES
     return "\n".join(lines if rest <= 0 else [*lines[:MOST_LINES], f"and {rest} more"])
-
-
-def _source(occurrence: Occurrence) -> str:
-    """The line of the user's code, without the folder, which differs from machine to machine."""
-    return PurePath(source_line(occurrence.eqn)).name
