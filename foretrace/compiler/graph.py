@@ -97,14 +97,12 @@ class ETraceGraph:
     @functools.cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """What the history of each parameter keeps, in the program's order."""
-        relations = self.hidden_param_op_relations
-        return find_parameters(self.program, self.occurrences, relations, self.patterns, self.values)
+        return find_parameters(self)
 
     @functools.cached_property
     def diagnostics(self) -> tuple[CompilationRecord, ...]:
         """What was decided, and why."""
-        found = find_records(self.program, self.values, self.parameters, self.patterns)
-        return (*self.program.diagnostics, *self.group_records, *found, *self.further_records())
+        return (*self.program.diagnostics, *self.group_records, *find_records(self), *self.further_records())
 
     module_info = view("views:module_info", "What is known of the model; for a brainstate module a `ModuleInfo`.")
     hidden_perturb = view("perturbation:hidden_perturb", "The step with a perturbation on every new state.")
