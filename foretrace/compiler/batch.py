@@ -230,7 +230,7 @@ def _axes(graph: ETraceGraph, group: HiddenGroup) -> list[int]:
     return [
         axis
         for axis in range(len(group.varshape))
-        if all(_constant(own, axis) for own in params) and _carried(graph, _seeds({group: axis})) is not None
+        if all(_constant(own, axis) for own in params) and _carried(graph, _seeds(group, axis)) is not None
     ]
 
 
@@ -253,15 +253,11 @@ def _by_params(graph: ETraceGraph, group: HiddenGroup) -> list[Interval]:
     return found
 
 
-def _seeds(axes: Mapping[HiddenGroup, int]) -> dict[Var, Interval]:
+def _seeds(group: HiddenGroup, axis: int) -> dict[Var, Interval]:
     """The elements of a group's states numbered by an axis of their positions."""
-    seeds = {}
-    for group, axis in axes.items():
-        numbers = _along(group.varshape, axis).least.reshape(-1)
-        for var, (_, position) in zip(group.hidden_invars, group.placed, strict=True):
-            own = numbers[position].reshape(var.aval.shape)
-            seeds[var] = Interval(own, own)
-    return seeds
+    numbers = _along(group.varshape, axis).map(np.ravel)
+    states = zip(group.hidden_invars, group.placed, strict=True)
+    return {var: Interval(*(side[place].reshape(var.aval.shape) for side in numbers)) for var, (_, place) in states}
 
 
 def _carried(graph: ETraceGraph, seeds: Mapping[Var, Interval]) -> dict[Var, Interval] | None:
@@ -285,14 +281,14 @@ def _carried(graph: ETraceGraph, seeds: Mapping[Var, Interval]) -> dict[Var, Int
 def _all_seeds(graph: ETraceGraph, group: HiddenGroup, axis: int) -> tuple[dict[Var, Interval], bool]:
     """The samples of all states and inputs that can have the batch of one group, and whether an input has."""
     size = group.varshape[axis]
-    seeds, with_input = _seeds({group: axis}), False
+    seeds, with_input = _seeds(group, axis), False
 
     def first(choices: Iterable[dict[Var, Interval]]) -> dict[Var, Interval] | None:
         return next((more for more in choices if _carried(graph, seeds | more) is not None), None)
 
     for other in graph.hidden_groups:
         same = [k for k in _axes(graph, other) if other.varshape[k] == size] if other is not group else []
-        seeds |= first(_seeds({other: k}) for k in same) or {}
+        seeds |= first(_seeds(other, k) for k in same) or {}
     for var in graph.program.input_invars:
         same = [k for k, length in enumerate(var.aval.shape) if length == size and is_float(var.aval)]
         more = first({var: _along(var.aval.shape, k)} for k in same)

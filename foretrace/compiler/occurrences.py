@@ -139,10 +139,9 @@ def _at(eqn: JaxprEqn, values: Values, known: Known, discover: bool) -> Iterator
         if _is_linear(eqn, i, values):
             x_var = next((a for k, a in enumerate(eqn.invars) if k != i and values.of(a) is Made.DATA), None)
             yield _one(eqn, OccurrenceKind.LINEAR, i, values, x_var, eqn.outvars[0], discover)
-        elif any(edge.mixing for edge in edges):
-            yield _one(eqn, OccurrenceKind.OPAQUE, i, values, None, eqn.invars[i], False)
         else:
-            yield _one(eqn, OccurrenceKind.ELEMENTWISE, i, values, None, eqn.invars[i], discover)
+            kind = OccurrenceKind.OPAQUE if any(edge.mixing for edge in edges) else OccurrenceKind.ELEMENTWISE
+            yield _one(eqn, kind, i, values, None, eqn.invars[i], discover)
 
 
 def _marked(eqn: JaxprEqn, values: Values, candidates: list[int]) -> Iterator[Occurrence]:

@@ -8,9 +8,10 @@ those held fixed.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, new_eqn, new_jaxpr, new_var, primitives
+from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, new_jaxpr, new_var
 from foretrace._repr import counted, one_line
 from foretrace.compiler.structure import Structure
+from foretrace.program.emit import Emitter
 from foretrace.program.walks import needed_eqns
 
 
@@ -83,11 +84,6 @@ class DirectSlicer:
 
 def _held(eqn: JaxprEqn, operands: Sequence[int]) -> list[JaxprEqn]:
     """The equation with some operands held constant."""
-    if not operands:
-        return [eqn]
-    invars, stops = list(eqn.invars), []
-    for i in operands:
-        fixed = new_var(invars[i].aval)
-        stops.append(new_eqn(primitives.stop_gradient_p, [invars[i]], [fixed], like=eqn))
-        invars[i] = fixed
-    return [*stops, eqn.replace(invars=invars)]
+    emitter = Emitter(eqn)
+    invars = [emitter.stop_gradient(atom) if i in operands else atom for i, atom in enumerate(eqn.invars)]
+    return [*emitter.eqns, eqn.replace(invars=invars)] if operands else [eqn]
