@@ -59,7 +59,7 @@ class AxisMap:
         decided = {axis for axis in self.axes if axis is not None}
         if any(size > 1 and axis not in decided for axis, size in enumerate(out_shape)):
             return False
-        chosen = [self.used(k) for k, axis in enumerate(self.axes) if axis is not None]
+        chosen = (self.used(k) for k, axis in enumerate(self.axes) if axis is not None)
         return all(used is None or sparse.largest_count(used) <= 1 for used in chosen)
 
     def used(self, k: int) -> np.ndarray | None:

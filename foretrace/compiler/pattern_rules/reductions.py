@@ -1,5 +1,7 @@
 """Reductions, cumulative sums and sorts: mixing along the axes they run over."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from foretrace._jax import JaxprEqn
@@ -26,29 +28,32 @@ def reduce_axes(eqn: JaxprEqn, known: Known) -> Structure:
 @rule_for("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 def cumulative(eqn: JaxprEqn, known: Known) -> Structure:
     """An output element depends on those before it along the axis (after it, if reversed)."""
-    axis = eqn.params["axis"]
-    before = np.tri(eqn.invars[0].aval.shape[axis], dtype=bool)
-    return [{0: _along_axis(eqn, 0, axis, before.T if eqn.params["reverse"] else before)}]
+
+    def related(length: int) -> np.ndarray:
+        before = np.tri(length, dtype=bool)
+        return before.T if eqn.params["reverse"] else before
+
+    return [{0: _along_axis(eqn, 0, eqn.params["axis"], related)}]
 
 
 @rule_for("sort")
 def sort(eqn: JaxprEqn, known: Known) -> Structure:
     """Each operand is permuted along the axis, by data."""
-    axis = eqn.params["dimension"]
-    length = eqn.invars[0].aval.shape[axis]
-    return [{i: _along_axis(eqn, i, axis, np.ones((length, length), bool))} for i in range(len(eqn.outvars))]
+    everything = lambda length: np.ones((length, length), bool)
+    return [{i: _along_axis(eqn, i, eqn.params["dimension"], everything)} for i in range(len(eqn.outvars))]
 
 
-def _along_axis(eqn: JaxprEqn, operand: int, axis: int, related: np.ndarray) -> Local:
+def _along_axis(eqn: JaxprEqn, operand: int, axis: int, related: Callable[[int], np.ndarray]) -> Local:
     """Each element of a line along `axis` (a row of `related`) depends on some elements of that line (the columns)."""
     atom = eqn.invars[operand]
+    length = atom.aval.shape[axis]
 
     def build() -> sparse.Matrix:
         lines = np.moveaxis(index_array(atom), axis, -1)
-        sources = np.moveaxis(np.where(related, lines[..., None, :], -1), -2, axis)
-        return sparse.from_lists(sources.reshape(-1, len(related)), size_of(atom))
+        sources = np.moveaxis(np.where(related(length), lines[..., None, :], -1), -2, axis)
+        return sparse.from_lists(sources.reshape(-1, length), size_of(atom))
 
-    return from_matrix(eqn.outvars[operand], atom, build, mixing=len(related) > 1)
+    return from_matrix(eqn.outvars[operand], atom, build, mixing=length > 1)
 
 
 @rule_for(

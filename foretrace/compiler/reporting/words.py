@@ -49,17 +49,14 @@ UNCHANGED = frozenset(
     "reduce_precision rev etp_element_wise untraced".split()
 )
 COMPARISONS = frozenset("gt ge lt le sign".split())
-OPERATORS: dict[str, Callable[[str, str], str]] = {
-    "dot_general": lambda x, w: f"{x} @ {w}",
-    "etp_matmul": lambda x, w: f"{x} @ {w}",
-    "etp_grouped_matmul": lambda x, w: f"grouped product {x} @ {w}",
-    "etp_sparse_matmul": lambda x, w: f"sparse product {x} @ {w}",
-    "conv_general_dilated": lambda x, w: f"convolution of {x} with {w}",
-    "etp_conv": lambda x, w: f"convolution of {x} with {w}",
-    "gather": lambda x, w: f"embedding {w}[{x}]",
-    "dynamic_slice": lambda x, w: f"embedding {w}[{x}]",
-    "etp_embedding": lambda x, w: f"embedding {w}[{x}]",
-    "etp_einsum": lambda x, w: f"einsum of {x} and {w}",
+LOOKUPS = ("gather", "dynamic_slice", "etp_embedding")
+OPERATORS = {
+    **dict.fromkeys(("dot_general", "etp_matmul"), "{x} @ {w}"),
+    **dict.fromkeys(("conv_general_dilated", "etp_conv"), "convolution of {x} with {w}"),
+    **dict.fromkeys(LOOKUPS, "embedding {w}[{x}]"),
+    "etp_grouped_matmul": "grouped product {x} @ {w}",
+    "etp_sparse_matmul": "sparse product {x} @ {w}",
+    "etp_einsum": "einsum of {x} and {w}",
 }
 OPAQUE = {"scan": "enters a loop", "while": "enters a loop", "cond": "enters a branch"}
 MOST_SOURCES = 3
@@ -107,12 +104,10 @@ class Wording:
 
     def _linear(self, occurrence: Occurrence, weights: str) -> str:
         name = occurrence.primitive.name
-        if name in ("gather", "dynamic_slice", "etp_embedding"):
-            return OPERATORS[name](self._listed(occurrence.x_var), weights)
-        value = self.value(occurrence.x_var)
+        value = self._listed(occurrence.x_var) if name in LOOKUPS else self.value(occurrence.x_var)
         if name == "dot_general" and occurrence.weights[0].index == 0:
             return f"{weights} @ {value}"
-        return OPERATORS[name](value, weights) if name in OPERATORS else f"{_plain(name)}({value}, {weights})"
+        return OPERATORS.get(name, f"{_plain(name)}({{x}}, {{w}})").format(x=value, w=weights)
 
     def _elementwise(self, occurrence: Occurrence, weights: str) -> str:
         eqn, name = occurrence.eqn, occurrence.eqn.primitive.name
