@@ -74,9 +74,10 @@ class Arrow:
 class Operator:
     """Occurrences of the same parameters that read the same and reach the same groups."""
 
+    text: str
     parameters: tuple[int, ...]
-    direct: tuple[int, ...]
-    mixed: tuple[int, ...]
+    direct: list[int]
+    mixed: list[int]
     box: Box
 
 
@@ -128,13 +129,13 @@ def _first_group(graph: "ETraceGraph", parameter: Parameter) -> int:
     return min(direct or [index for _, groups in reached for index in groups] or [len(graph.hidden_groups)])
 
 
-def _reached_groups(graph: "ETraceGraph", occurrence: Occurrence) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _reached_groups(graph: "ETraceGraph", occurrence: Occurrence) -> tuple[list[int], list[int]]:
     """The groups reached directly, and those reached through mixing that no other one leads to."""
     patterns, y = graph.patterns, [occurrence.y_var]
     direct = [g.index for g in graph.hidden_groups if _any(patterns.reaches_directly, y, g.hidden_outvars)]
     mixed = [g.index for g in graph.hidden_groups if _any(patterns.reaches_through_mixing, y, g.hidden_outvars)]
     own = [index for index in mixed if not any(_leads(graph, other, index) for other in {*direct, *mixed} - {index})]
-    return tuple(direct), tuple(index for index in own if not (index in direct and _leads(graph, index, index)))
+    return direct, [index for index in own if not (index in direct and _leads(graph, index, index))]
 
 
 def _leads(graph: "ETraceGraph", first: int, second: int) -> bool:
@@ -156,12 +157,13 @@ def _operators(graph: "ETraceGraph", parameters: Sequence[Parameter]) -> list[Op
     alike: dict[tuple[str, tuple[int, ...]], Counter[Any]] = {}
     for occurrence in {id(o): o for parameter in parameters for o in parameter.occurrences}.values():
         same = alike.setdefault((wording.occurrence(occurrence), occurrence.parameters), Counter())
-        same[_reached_groups(graph, occurrence)] += 1
-    return [
-        Operator(entering, direct, mixed, Box(wrap(text + (f" ({times} times)" if times > 1 else ""), WIDE_TEXT)))
-        for (text, entering), same in alike.items()
-        for (direct, mixed), times in same.items()
-    ]
+        same[tuple(map(tuple, _reached_groups(graph, occurrence)))] += 1
+    operators = []
+    for (text, entering), same in alike.items():
+        for (direct, mixed), times in same.items():
+            box = Box(wrap(text + (f" ({times} times)" if times > 1 else ""), WIDE_TEXT))
+            operators.append(Operator(text, entering, list(direct), list(mixed), box))
+    return operators
 
 
 def _parameter_box(graph: "ETraceGraph", parameter: Parameter, named: Callable[[str], str]) -> Box:
