@@ -8,7 +8,6 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +16,8 @@ import foretrace
 from foretrace import train
 from foretrace._repr import bytes_text
 from foretrace.cli.arguments import as_usage
-from foretrace.cli.measure import Gradient, seconds_in_turn, working_memory
-from foretrace.cli.rules import BPTT, RuleChoice, leak_of, rule_choices
+from foretrace.cli.measure import compiled_gradient, seconds_in_turn, working_memory
+from foretrace.cli.rules import BPTT, RuleChoice
 from foretrace.compiler.reporting.tables import table
 
 OUTPUTS, SPIKES = 10, 0.1
@@ -49,59 +48,42 @@ class Benchmark:
     """What is measured.
 
     Attributes:
-        rules: The rules.
-        cell: What neurons are.
-        settings: Of the cell.
-        batch: Sequences in a batch.
-        inputs: Input channels.
-        steps: Steps of a sequence.
-        repeats: Calls of which the median counts.
+        options: Those of `foretrace bench`.
+        rules: The rules that they name.
     """
 
+    options: argparse.Namespace
     rules: Sequence[RuleChoice]
-    cell: str
-    settings: dict[str, Any]
-    batch: int
-    inputs: int
-    steps: int
-    repeats: int
-
-    @classmethod
-    def from_options(cls, options: argparse.Namespace) -> "Benchmark":
-        """What the command line asks for."""
-        settings = dict(options.cell_set)
-        rules = rule_choices(options.rules, leak=leak_of(settings, 1.0))
-        return cls(rules, options.cell, settings, options.batch, options.inputs, options.steps, options.repeats)
 
     @property
     def words(self) -> str:
         """What is measured, in a line."""
+        own = self.options
         return (
-            f"{self.cell} networks, batch {self.batch}, {self.inputs} inputs, {self.steps} steps, "
+            f"{own.cell} networks, batch {own.batch}, {own.inputs} inputs, {own.steps} steps, "
             f"{OUTPUTS} outputs with a squared error at every step"
         )
 
     def measure(self, units: int) -> list[Measured]:
         """Measures all rules for one size."""
+        own = self.options
         with as_usage():
-            network = train.network(self.cell, self.inputs, OUTPUTS, units, **self.settings)
-        spikes = jax.random.bernoulli(jax.random.key(0), SPIKES, (self.steps, self.batch, self.inputs))
-        inputs, targets = spikes.astype(jnp.result_type(float)), jnp.zeros((self.steps, self.batch, OUTPUTS))
-        gradients = [self._gradient(network, rule) for rule in self.rules]
-        compiled = [gradient.compile(inputs, targets) for gradient in gradients]
+            network = train.network(own.cell, own.inputs, OUTPUTS, units, **dict(own.cell_set))
+            learners = [network.compile(rule.rule, own.batch, **rule.options) for rule in self.rules]
+        spikes = jax.random.bernoulli(jax.random.key(0), SPIKES, (own.steps, own.batch, own.inputs))
+        inputs, targets = spikes.astype(jnp.result_type(float)), jnp.zeros((own.steps, own.batch, OUTPUTS))
+        loss = lambda out, target: (jnp.mean((out.out - target) ** 2), None)
+        gradient = lambda *batch: [
+            compiled_gradient(learner, network.params, network.init_state(own.batch), loss, *batch)
+            for learner in learners
+        ]
+        compiled, longer = gradient(inputs, targets), gradient(*map(_longer, (inputs, targets)))
         runs = [functools.partial(run, network.params, inputs, targets) for run in compiled]
-        times = seconds_in_turn(runs, self.repeats)
-        longer = [gradient.compile(*map(_longer, (inputs, targets))) for gradient in gradients]
+        times = seconds_in_turn(runs, own.repeats)
         return [
             Measured(rule.label, units, spent, working_memory(now), working_memory(later))
             for rule, spent, now, later in zip(self.rules, times, compiled, longer, strict=True)
         ]
-
-    def _gradient(self, network: Any, rule: RuleChoice) -> Gradient:
-        loss = lambda out, target: (jnp.mean((out.out - target) ** 2), None)
-        with as_usage():
-            learner = network.compile(rule.rule, self.batch, **rule.options)
-        return Gradient(learner, network.params, network.init_state(self.batch), loss)
 
 
 def _longer(array: jax.Array) -> jax.ShapeDtypeStruct:
@@ -116,14 +98,14 @@ def tables(measured: Sequence[Measured], benchmark: Benchmark) -> str:
         "time",
         "per step",
         "beside BPTT",
-        f"memory, {benchmark.steps:,} steps",
-        f"{LONGER * benchmark.steps:,} steps",
+        f"memory, {benchmark.options.steps:,} steps",
+        f"{LONGER * benchmark.options.steps:,} steps",
     ]
     rows = [
         [
             m.rule,
             f"{1e3 * m.seconds:.3g} ms",
-            f"{1e6 * m.seconds / benchmark.steps:,.0f} us",
+            f"{1e6 * m.seconds / benchmark.options.steps:,.0f} us",
             "-" if exact is None else f"{m.seconds / exact:.2f}",
             bytes_text(m.bytes),
             bytes_text(m.longer_bytes),
@@ -145,13 +127,13 @@ def write_results(
 ) -> list[Path]:
     """Writes what was asked for."""
     if figures is not None:
-        facts = {"machine": machine(), "what": benchmark.words, "steps": benchmark.steps, "longer": LONGER}
+        facts = {"machine": machine(), "what": benchmark.words, "steps": benchmark.options.steps, "longer": LONGER}
         figures.write_text(json.dumps({**facts, "results": [asdict(m) for m in found]}, indent=2) + "\n")
     if picture is not None:
         from foretrace.viz import memory_against_length
 
         largest = [m for m in found if m.units == max(other.units for other in found)]
-        lengths = (benchmark.steps, LONGER * benchmark.steps)
+        lengths = (benchmark.options.steps, LONGER * benchmark.options.steps)
         curves = {m.rule: dict(zip(lengths, (m.bytes, m.longer_bytes), strict=True)) for m in largest}
         memory_against_length(curves, path=picture)
     return [path for path in (figures, picture) if path is not None]

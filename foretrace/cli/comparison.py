@@ -20,7 +20,7 @@ import numpy as np
 
 from foretrace._repr import bytes_text
 from foretrace.cli.experiment import Experiment
-from foretrace.cli.measure import Gradient, seconds_in_turn, working_memory
+from foretrace.cli.measure import compiled_gradient, seconds_in_turn, working_memory
 from foretrace.cli.rules import BPTT, RuleChoice
 from foretrace.compiler.reporting.tables import table
 from foretrace.train.checkpoint import write_atomically
@@ -126,8 +126,8 @@ class Comparison:
 
     def _compile(self, rule: RuleChoice, probe: Any = None) -> Any:
         loss = StepLoss(self.experiment.task, take_readout, take_spikes)
-        gradient = Gradient(self.experiment.learner(rule), loss=loss, **self.experiment.begin())
-        return gradient.compile(*(probe or self._probe))
+        start, (inputs, beside) = self.experiment.begin(), probe or self._probe
+        return compiled_gradient(self.experiment.learner(rule), **start, loss=loss, inputs=inputs, beside=beside)
 
     def memory_at(self, rule: RuleChoice, steps: int) -> int | None:
         """Bytes of a gradient of trials of another length, beside the trials; nothing is run."""
@@ -135,8 +135,9 @@ class Comparison:
         return working_memory(self._compile(rule, jax.tree.map(longer, self._probe)))
 
     def _agreements(self, online: Params, exact: Params) -> Agreements:
-        parts = {**{layer: self._in_layer(layer) for layer in self.layers}, **{name: [name] for name in online}}
-        return {part: agreement(online, exact, names) for part, names in {**parts, OVERALL: list(online)}.items()}
+        layers = {layer: [name for name, own in self._layer_of.items() if own == layer] for layer in self.layers}
+        parts = {**layers, **{name: [name] for name in online}, OVERALL: list(online)}
+        return {part: agreement(online, exact, names) for part, names in parts.items()}
 
     @property
     def measures(self) -> list[str]:
@@ -146,13 +147,12 @@ class Comparison:
     @property
     def layers(self) -> list[str]:
         """The layers of the network, in order."""
-        network = self.experiment.network
-        names = {layer_of(name, network.settings.get("layers", 1)) for name in network.params}
-        return sorted(names, key=lambda name: (name == "readout", name != "input", name))
+        return sorted(set(self._layer_of.values()), key=lambda name: (name == "readout", name != "input", name))
 
-    def _in_layer(self, layer: str) -> list[str]:
+    @functools.cached_property
+    def _layer_of(self) -> dict[str, str]:
         network = self.experiment.network
-        return [name for name in network.params if layer_of(name, network.settings.get("layers", 1)) == layer]
+        return {name: layer_of(name, network.settings.get("layers", 1)) for name in network.params}
 
     def cosine(self, row: Compared, when: When, part: str) -> float | None:
         """The cosine of a gradient to that of BPTT; None where nothing was compared, or one of them is zero."""

@@ -27,7 +27,7 @@ def graph_facts(learner: Any, target: str) -> dict[str, Any]:
 
     graph, rule, plan = learner.graph, learner.rule, learner.pure.plan
     sizes = trace_sizes(plan, rule)
-    wording = Wording(graph.program, several_groups=len(graph.hidden_groups) > 1)
+    wording = Wording(graph)
     return {
         "target": target,
         "foretrace": foretrace.__version__,

@@ -2,38 +2,29 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import jax
 
 
-@dataclass(frozen=True)
-class Gradient:
-    """The gradient of a whole batch of trials, as one function of plain arrays.
+def compiled_gradient(learner: Any, params: Any, state: Any, loss: Any, inputs: Any, beside: Any) -> Any:
+    """The gradient of a whole batch of trials as a compiled function of parameters, inputs and what stands beside them.
 
-    Attributes:
+    Args:
         learner: A learner.
         params: The parameters.
         state: The state that trials begin with.
         loss: From the output of a step and what stands beside it, to the loss and what is observed.
+        inputs: The inputs of the batch, or their shapes; nothing is run.
+        beside: What stands beside them at each step, or the shapes of it.
     """
 
-    learner: Any
-    params: Any
-    state: Any
-    loss: Callable[[Any, Any], tuple[Any, Any]]
+    def gradient(params: Any, inputs: Any, beside: Any) -> Any:
+        grads, _, (losses, _) = learner.grad(params, learner.init(state), inputs, beside, loss=loss, has_aux=True)
+        return grads, losses
 
-    def compile(self, inputs: Any, beside: Any) -> Any:
-        """Compiles it for arrays of these shapes; nothing is run."""
-
-        def gradient(params: Any, inputs: Any, beside: Any) -> Any:
-            carry = self.learner.init(self.state)
-            grads, _, (losses, _) = self.learner.grad(params, carry, inputs, beside, loss=self.loss, has_aux=True)
-            return grads, losses
-
-        return jax.jit(gradient).lower(self.params, inputs, beside).compile()
+    return jax.jit(gradient).lower(params, inputs, beside).compile()
 
 
 def working_memory(compiled: Any) -> int | None:

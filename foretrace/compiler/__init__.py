@@ -5,9 +5,5 @@ from foretrace.compiler.graph import compile_program as compile_program
 from foretrace.compiler.groups import HiddenGroup as HiddenGroup
 from foretrace.compiler.history import HistoryKind as HistoryKind
 from foretrace.compiler.history import Parameter as Parameter
-from foretrace.compiler.occurrences import Occurrence as Occurrence
-from foretrace.compiler.occurrences import OccurrenceKind as OccurrenceKind
-from foretrace.compiler.patterns import Patterns as Patterns
-from foretrace.compiler.patterns import analyse as analyse
 from foretrace.compiler.relations import HiddenParamOpRelation as HiddenParamOpRelation
 from foretrace.compiler.reporting.report import CompilationReport as CompilationReport

@@ -11,6 +11,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from foretrace.compiler import sparse
+
 Index: TypeAlias = np.ndarray | int | None  # an array, a fixed coordinate, or None for the coordinate itself
 Shape: TypeAlias = tuple[int, ...]
 
@@ -42,7 +44,7 @@ class AxisMap:
             stride *= source_shape[k]
         for axis, mask in enumerate(self.masks):
             if mask is not None:
-                flat = np.where(_along(mask, axis, len(out_shape)), flat, -1)
+                flat = np.where(along(mask, axis, len(out_shape)), flat, -1)
         return flat.reshape(-1)
 
     def _coordinate(self, k: int, out_shape: Shape) -> np.ndarray:
@@ -50,18 +52,15 @@ class AxisMap:
         if axis is None:
             return np.asarray(index)
         values = np.arange(out_shape[axis]) if index is None else np.asarray(index)
-        return _along(values, axis, len(out_shape))
+        return along(values, axis, len(out_shape))
 
     def is_injective(self, out_shape: Shape) -> bool:
         """Whether no two output elements depend on one source element."""
         decided = {axis for axis in self.axes if axis is not None}
         if any(size > 1 and axis not in decided for axis, size in enumerate(out_shape)):
             return False
-        return all(self._distinct(k) for k, axis in enumerate(self.axes) if axis is not None)
-
-    def _distinct(self, k: int) -> bool:
-        used = self.used(k)
-        return used is None or len(used) == 0 or int(np.bincount(used).max()) == 1
+        chosen = (self.used(k) for k, axis in enumerate(self.axes) if axis is not None)
+        return all(used is None or sparse.largest_count(used) <= 1 for used in chosen)
 
     def used(self, k: int) -> np.ndarray | None:
         """The coordinates on axis `k` of the source that are used; None for all in order."""
@@ -113,7 +112,11 @@ def disjoint(first: AxisMap, second: AxisMap) -> bool:
     """Whether two maps surely use different elements of the source."""
     for k in range(len(first.axes)):
         one, two = first.used(k), second.used(k)
-        if one is not None and two is not None and _apart(one, two):
+        if one is None or two is None:
+            continue
+        if not one.size or not two.size or one.max() < two.min() or two.max() < one.min():
+            return True
+        if not np.intersect1d(one, two).size:
             return True
     return False
 
@@ -138,14 +141,9 @@ def _simple(index: Index, axis: int | None, size: int) -> Index:
     return None if np.array_equal(index, np.arange(size)) else index
 
 
-def _along(values: np.ndarray, axis: int, rank: int) -> np.ndarray:
+def along(values: np.ndarray, axis: int, rank: int) -> np.ndarray:
+    """Values for one axis in the shape that they are stretched from over all."""
     return values.reshape([-1 if a == axis else 1 for a in range(rank)])
-
-
-def _apart(one: np.ndarray, two: np.ndarray) -> bool:
-    if not one.size or not two.size or one.max() < two.min() or two.max() < one.min():
-        return True
-    return not np.intersect1d(one, two).size
 
 
 def _key(value: Index) -> object:

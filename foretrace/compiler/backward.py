@@ -16,7 +16,6 @@ import numpy as np
 
 from foretrace._jax import (
     ClosedJaxpr,
-    Jaxpr,
     JaxprEqn,
     Literal,
     bind_eqn,
@@ -25,7 +24,9 @@ from foretrace._jax import (
     make_jaxpr_of,
     scan_counts,
 )
+from foretrace.compiler.structure import plain_jaxpr
 from foretrace.ops import is_etp_primitive
+from foretrace.program.walks import inner_eqns
 
 
 class Kind(enum.Enum):
@@ -44,18 +45,13 @@ FIRST = frozenset(
     "broadcast_in_dim conj convert_element_type copy cumsum dynamic_slice fft gather imag neg real reduce_precision "
     "reduce_sum reshape rev slice split squeeze stop_gradient tile transpose untraced".split()
 )
-# Linear in several operands together: their places, None for all.
-JOINTLY: dict[str, tuple[int, ...] | None] = {
-    "add": None,
-    "add_any": None,
-    "complex": None,
-    "concatenate": None,
-    "dynamic_update_slice": (0, 1),
-    "pad": None,
-    "scatter": (0, 2),
-    "scatter-add": (0, 2),
-    "stack": None,
-    "sub": None,
+# Linear in several operands together: their places.
+JOINTLY = {
+    **dict.fromkeys("add add_any complex concatenate pad stack sub".split(), slice(None)),
+    **dict.fromkeys(("scatter", "scatter-add"), slice(0, 3, 2)),
+    "dynamic_update_slice": slice(2),
+    "select_n": slice(1, None),
+    "div": slice(1),
 }
 # Linear in each operand by itself.
 PRODUCTS = frozenset("conv_general_dilated dot_general mul".split())
@@ -95,7 +91,7 @@ def nonlinear_operands(backward: ClosedJaxpr, active: Sequence[int], operands: i
         operands: How many operands there are.
     """
     given = [Kind.FREE] * operands + [Kind.LINEAR] * (len(backward.jaxpr.invars) - operands)
-    found = _through(backward.jaxpr, backward.consts, given)
+    found = _through(backward, given)
     return frozenset(i for i, kind in zip(active, found, strict=True) if kind not in (Kind.LINEAR, Kind.ZERO))
 
 
@@ -118,8 +114,7 @@ def nonlinear_calls(eqn: JaxprEqn) -> Iterator[tuple[JaxprEqn, frozenset[int]]]:
 
 def has_own_backward_pass(eqn: JaxprEqn) -> bool:
     """Whether an equation is or holds a `custom_vjp`, which JAX cannot differentiate forward."""
-    inner = (other for body in held_jaxprs(list(eqn.params.values())) for other in body.jaxpr.eqns)
-    return "custom_vjp" in eqn.primitive.name or any(map(has_own_backward_pass, inner))
+    return any("custom_vjp" in inner.primitive.name for inner in (eqn, *inner_eqns(eqn)))
 
 
 def call_name(eqn: JaxprEqn) -> str:
@@ -127,17 +122,17 @@ def call_name(eqn: JaxprEqn) -> str:
     return str(eqn.params["call_jaxpr"].jaxpr.debug_info.func_name)
 
 
-def _through(jaxpr: Jaxpr, consts: Sequence[Any], given: Sequence[Kind]) -> Kinds:
+def _through(closed: ClosedJaxpr, given: Sequence[Kind]) -> Kinds:
     """The kinds of a jaxpr's results, from those of its inputs."""
-    env = dict(zip(jaxpr.constvars, map(_constant, consts), strict=True))
-    env.update(zip(jaxpr.invars, given, strict=True))
+    env = dict(zip(closed.jaxpr.constvars, map(_constant, closed.consts), strict=True))
+    env.update(zip(closed.jaxpr.invars, given, strict=True))
 
     def read(atom: Any) -> Kind:
         return _constant(atom.val) if isinstance(atom, Literal) else env[atom]
 
-    for eqn in jaxpr.eqns:
+    for eqn in closed.jaxpr.eqns:
         env.update(zip(eqn.outvars, _at(eqn, [read(atom) for atom in eqn.invars]), strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+    return [read(atom) for atom in closed.jaxpr.outvars]
 
 
 def _constant(value: Any) -> Kind:
@@ -153,17 +148,13 @@ def _at(eqn: JaxprEqn, given: Kinds) -> Kinds:
         kind = _among(given, (0,)) if all(is_float(out.aval) for out in eqn.outvars) else _any_other(given)
         return [kind] * count
     if name in JOINTLY:
-        return [_among(given, JOINTLY[name] or range(len(given)))] * count
+        return [_among(given, range(len(given))[JOINTLY[name]])] * count
     if name in PRODUCTS:
         return [_product(given)] * count
-    if name == "select_n":
-        return [_among(given, range(1, len(given)))] * count
-    if name == "div":
-        return [_among(given, (0,))] * count
     if (rule := NESTED.get(name)) is not None:
         return rule(eqn, given)
     if is_etp_primitive(eqn.primitive):
-        return _marked(eqn, given)
+        return _through(plain_jaxpr(eqn), given)
     return [_any_other(given)] * count
 
 
@@ -193,26 +184,19 @@ def _product(given: Sequence[Kind]) -> Kind:
 
 def _called(eqn: JaxprEqn, given: Kinds) -> Kinds:
     (inner,) = held_jaxprs(eqn.params.get("jaxpr", eqn.params.get("call_jaxpr")))
-    return _through(inner.jaxpr, inner.consts, given)
-
-
-def _marked(eqn: JaxprEqn, given: Kinds) -> Kinds:
-    primitive: Any = eqn.primitive
-    closed = make_jaxpr_of(lambda *args: primitive.plain(*args, **eqn.params), [a.aval for a in eqn.invars])
-    return _through(closed.jaxpr, closed.consts, given)
+    return _through(inner, given)
 
 
 def _cond(eqn: JaxprEqn, given: Kinds) -> Kinds:
-    found = [_through(branch.jaxpr, branch.consts, given[1:]) for branch in eqn.params["branches"]]
-    chosen = given[0]
-    return [_among([chosen, *kinds], range(1, len(kinds) + 1)) for kinds in zip(*found, strict=True)]
+    found = [_through(branch, given[1:]) for branch in eqn.params["branches"]]
+    return [_among([given[0], *kinds], range(1, len(kinds) + 1)) for kinds in zip(*found, strict=True)]
 
 
 def _scan(eqn: JaxprEqn, given: Kinds) -> Kinds:
     body, (first, carries) = eqn.params["jaxpr"], scan_counts(eqn.params)
     fixed, carry, slices = given[:first], given[first : first + carries], given[first + carries :]
     while True:  # what a carry is after a step, it may be before the next
-        found = _through(body.jaxpr, body.consts, [*fixed, *carry, *slices])
+        found = _through(body, [*fixed, *carry, *slices])
         after = [_among([old, new], (0, 1)) for old, new in zip(carry, found[:carries], strict=True)]
         if after == carry:
             return [*after, *found[carries:]]

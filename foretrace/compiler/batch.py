@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_float, make_jaxpr_of
+from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_float
+from foretrace.compiler.axismaps import along
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.patterns import structure_of
-from foretrace.compiler.positions import Slot
-from foretrace.compiler.structure import SAME, Known, Local
+from foretrace.compiler.structure import SAME, Known, Local, plain_jaxpr
 from foretrace.errors import NotSupportedError
 from foretrace.ops import is_etp_primitive
 from foretrace.program.inline import inline_calls
@@ -122,9 +122,7 @@ def _nothing(shape: Sequence[int]) -> Interval:
 
 def _along(shape: Sequence[int], axis: int) -> Interval:
     """Every element numbered by its coordinate."""
-    numbers = np.broadcast_to(
-        np.arange(shape[axis]).reshape([-1 if k == axis else 1 for k in range(len(shape))]), shape
-    )
+    numbers = np.broadcast_to(along(np.arange(shape[axis]), axis, len(shape)), shape)
     return Interval(numbers, numbers)
 
 
@@ -147,9 +145,7 @@ def spread(jaxpr: Jaxpr, known: Known, seeds: Mapping[Var, Interval]) -> dict[Va
 
 def _inside(eqn: JaxprEqn, reached: Mapping[int, Interval]) -> list[Interval]:
     """A marked operator is what its implementation is."""
-    primitive: Any = eqn.primitive
-    traced = make_jaxpr_of(lambda *args: primitive.plain(*args, **eqn.params), [atom.aval for atom in eqn.invars])
-    closed = inline_calls(traced)
+    closed = inline_calls(plain_jaxpr(eqn))
     jaxpr = closed.jaxpr
     seeds = {jaxpr.invars[i]: own for i, own in reached.items()}
     found = spread(jaxpr, Known(jaxpr, tuple(closed.consts)), seeds)
@@ -164,16 +160,13 @@ def _through(eqn: JaxprEqn, out: Var, operand: int, local: Local, own: Interval)
     if local is SAME:
         return own.map(lambda values: np.broadcast_to(values, out.aval.shape))
     if local.mixing:
-        return mixing_rules.get(eqn.primitive.name, _anything)(eqn, out, operand, own)
+        rule = mixing_rules.get(eqn.primitive.name)
+        return own.everywhere(out.aval.shape) if rule is None else rule(eqn, out, operand, own)
     rows, columns = local.pattern.pairs()
     least, greatest = (array.reshape(-1) for array in _nothing(out.aval.shape))
     np.minimum.at(least, rows, own.least.reshape(-1)[columns])
     np.maximum.at(greatest, rows, own.greatest.reshape(-1)[columns])
     return Interval(least.reshape(out.aval.shape), greatest.reshape(out.aval.shape))
-
-
-def _anything(eqn: JaxprEqn, out: Var, operand: int, own: Interval) -> Interval:
-    return own.everywhere(out.aval.shape)
 
 
 def _product(eqn: JaxprEqn, out: Var, operand: int, own: Interval) -> Interval:
@@ -204,8 +197,7 @@ def _convolution(eqn: JaxprEqn, out: Var, operand: int, own: Interval) -> Interv
         return own.everywhere(out.aval.shape)
     kept, place = (lhs[0], to[0]) if operand == 0 else (rhs[0], to[1])
     lines = own.over([axis for axis in range(own.least.ndim) if axis != kept])
-    shape = [-1 if axis == place else 1 for axis in range(out.aval.ndim)]
-    return lines.map(lambda a: np.broadcast_to(a.reshape(shape), out.aval.shape))
+    return lines.map(lambda a: np.broadcast_to(along(a, place, out.aval.ndim), out.aval.shape))
 
 
 mixing_rules: dict[str, Callable[[JaxprEqn, Var, int, Interval], Interval]] = {
@@ -238,7 +230,7 @@ def _axes(graph: ETraceGraph, group: HiddenGroup) -> list[int]:
     return [
         axis
         for axis in range(len(group.varshape))
-        if all(_constant(own, axis) for own in params) and _carried(graph, _seeds({group: axis})) is not None
+        if all(_constant(own, axis) for own in params) and _carried(graph, _seeds(group, axis)) is not None
     ]
 
 
@@ -256,25 +248,16 @@ def _by_params(graph: ETraceGraph, group: HiddenGroup) -> list[Interval]:
         values = spread(program.jaxpr, known, {var: Interval(numbers, numbers)})
         for slot in group.slots:
             if (state := group.hidden_outvars[slot.state]) in values:
-                least, greatest = (_at_slot(side, slot, group) for side in values[state])
-                found.append(Interval(least, greatest))
+                elements = slot.elements(state.aval.shape).reshape(group.varshape)
+                found.append(Interval(*(side.reshape(-1)[elements] for side in values[state])))
     return found
 
 
-def _at_slot(values: np.ndarray, slot: Slot, group: HiddenGroup) -> np.ndarray:
-    """Values of a state's elements at the positions of one slot."""
-    return values.reshape(-1)[slot.elements(values.shape)].reshape(group.varshape)
-
-
-def _seeds(axes: Mapping[HiddenGroup, int]) -> dict[Var, Interval]:
+def _seeds(group: HiddenGroup, axis: int) -> dict[Var, Interval]:
     """The elements of a group's states numbered by an axis of their positions."""
-    seeds = {}
-    for group, axis in axes.items():
-        numbers = _along(group.varshape, axis).least.reshape(-1)
-        for var, (_, position) in zip(group.hidden_invars, group.placed, strict=True):
-            own = numbers[position].reshape(var.aval.shape)
-            seeds[var] = Interval(own, own)
-    return seeds
+    numbers = _along(group.varshape, axis).map(np.ravel)
+    states = zip(group.hidden_invars, group.placed, strict=True)
+    return {var: Interval(*(side[place].reshape(var.aval.shape) for side in numbers)) for var, (_, place) in states}
 
 
 def _carried(graph: ETraceGraph, seeds: Mapping[Var, Interval]) -> dict[Var, Interval] | None:
@@ -298,14 +281,14 @@ def _carried(graph: ETraceGraph, seeds: Mapping[Var, Interval]) -> dict[Var, Int
 def _all_seeds(graph: ETraceGraph, group: HiddenGroup, axis: int) -> tuple[dict[Var, Interval], bool]:
     """The samples of all states and inputs that can have the batch of one group, and whether an input has."""
     size = group.varshape[axis]
-    seeds, with_input = _seeds({group: axis}), False
+    seeds, with_input = _seeds(group, axis), False
 
     def first(choices: Iterable[dict[Var, Interval]]) -> dict[Var, Interval] | None:
         return next((more for more in choices if _carried(graph, seeds | more) is not None), None)
 
     for other in graph.hidden_groups:
         same = [k for k in _axes(graph, other) if other.varshape[k] == size] if other is not group else []
-        seeds |= first(_seeds({other: k}) for k in same) or {}
+        seeds |= first(_seeds(other, k) for k in same) or {}
     for var in graph.program.input_invars:
         same = [k for k, length in enumerate(var.aval.shape) if length == size and is_float(var.aval)]
         more = first({var: _along(var.aval.shape, k)} for k in same)

@@ -3,38 +3,32 @@
 The records follow from the analysis and change nothing in it. Their kinds are for programs, their texts for people.
 """
 
-from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from foretrace._jax import JaxprEqn, source_line
 from foretrace.compiler.backward import call_name, nonlinear_calls
 from foretrace.compiler.history import Detour, Parameter, detour, nonlinear_makers, uncredited_states
 from foretrace.compiler.occurrences import Occurrence, OccurrenceKind
 from foretrace.compiler.pattern_rules.indexing import MOST_CHOICES
-from foretrace.compiler.patterns import Patterns
-from foretrace.compiler.relations import HiddenParamOpRelation
 from foretrace.compiler.values import Made, Values
 from foretrace.ops import ETPPrimitive, untraced_p
-from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
-from foretrace.program.records import StepProgram, path_name
+from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel
+from foretrace.program.records import path_name, quoted
 from foretrace.program.walks import needed_eqns
 
+if TYPE_CHECKING:
+    from foretrace.compiler.graph import ETraceGraph
 
-def find_records(
-    program: StepProgram, values: Values, parameters: Sequence[Parameter], patterns: Patterns
-) -> list[CompilationRecord]:
+
+def find_records(graph: "ETraceGraph") -> list[CompilationRecord]:
     """Records of unknown primitives, backward passes that are not linear, odd marked operators, states without credit,
     and each parameter's occurrences."""
-    occurrences = list({id(o): o for parameter in parameters for o in parameter.occurrences}.values())
     return [
-        *map(_unknown, patterns.unknown),
-        *_not_linear(program, values, parameters, patterns),
-        *(record for eqn in program.jaxpr.eqns for record in _mark_records(eqn, values)),
-        *_without_credit(program, patterns),
-        *(
-            record
-            for parameter in parameters
-            for record in _parameter_records(parameter, patterns, program, occurrences)
-        ),
+        *map(_unknown, graph.patterns.unknown),
+        *_not_linear(graph),
+        *(record for eqn in graph.program.jaxpr.eqns for record in _mark_records(eqn, graph.values)),
+        *_without_credit(graph),
+        *(record for parameter in graph.parameters for record in _parameter_records(graph, parameter)),
     ]
 
 
@@ -68,12 +62,12 @@ def _mark_records(eqn: JaxprEqn, values: Values) -> list[CompilationRecord]:
     return records
 
 
-def _without_credit(program: StepProgram, patterns: Patterns) -> list[CompilationRecord]:
+def _without_credit(graph: "ETraceGraph") -> list[CompilationRecord]:
     kind, level = DiagnosticKind.STATE_WITHOUT_CREDIT, DiagnosticLevel.WARNING
-    learned = [source for source in patterns.sources if source not in program.other_invars]
+    learned = [source for source in graph.patterns.sources if source not in graph.program.other_invars]
     records = []
-    for leaf, out in uncredited_states(program, patterns):
-        if any(patterns.reaches(source, out) for source in learned):
+    for leaf, out in uncredited_states(graph):
+        if any(graph.patterns.reaches(source, out) for source in learned):
             text = (
                 f"State `{leaf.name}` passes a derivative on from step to step, but is carried along without credit. "
             )
@@ -90,26 +84,22 @@ def _unknown(name: str) -> CompilationRecord:
     return CompilationRecord(DiagnosticKind.PRIMITIVE_UNKNOWN, DiagnosticLevel.WARNING, text, primitive=name)
 
 
-def _not_linear(
-    program: StepProgram, values: Values, parameters: Sequence[Parameter], patterns: Patterns
-) -> list[CompilationRecord]:
+def _not_linear(graph: "ETraceGraph") -> list[CompilationRecord]:
     """Backward passes that no trace can follow, where history runs: on the way to states, and in making a weight."""
     counts = "It counts as mixing: credit within a step follows it exactly, and no history passes through it."
-    found = [(call, counts) for call in _nonlinear_on_the_way(program, values, patterns)]
-    for relation in (relation for parameter in parameters for relation in parameter.relations):
+    found = [
+        (call, counts)
+        for eqn in reversed(needed_eqns(graph.values.data_jaxpr.eqns, graph.program.hidden_outvars))
+        for call, operands in nonlinear_calls(eqn)
+        if any(graph.patterns.is_reached(eqn.invars[i]) for i in operands)
+    ]
+    for relation in (relation for parameter in graph.parameters for relation in parameter.relations):
         makes = (
             f"`{path_name(relation.path)}` passes through it on the way to its operator: the cotangent of each step "
         )
         makes += "passes by itself, where BPTT adds those of later steps first."
-        found += [(call, makes) for call in nonlinear_makers(relation, values)]
+        found += [(call, makes) for call in nonlinear_makers(relation, graph.values)]
     return list({record.message: record for record in (_nonlinear(call, text) for call, text in found)}.values())
-
-
-def _nonlinear_on_the_way(program: StepProgram, values: Values, patterns: Patterns) -> Iterator[JaxprEqn]:
-    for eqn in reversed(needed_eqns(values.data_jaxpr.eqns, program.hidden_outvars)):
-        for call, operands in nonlinear_calls(eqn):
-            if any(patterns.is_reached(eqn.invars[i]) for i in operands):
-                yield call
 
 
 def _nonlinear(call: JaxprEqn, follows: str) -> CompilationRecord:
@@ -121,59 +111,52 @@ def _nonlinear(call: JaxprEqn, follows: str) -> CompilationRecord:
     return CompilationRecord(DiagnosticKind.BACKWARD_NOT_LINEAR, DiagnosticLevel.WARNING, text, primitive=name)
 
 
-def _parameter_records(
-    parameter: Parameter, patterns: Patterns, program: StepProgram, occurrences: Sequence[Occurrence]
-) -> list[CompilationRecord]:
-    related = {id(relation.occurrence): relation for relation in parameter.relations}
+def _parameter_records(graph: "ETraceGraph", parameter: Parameter) -> list[CompilationRecord]:
+    name, related = parameter.name, {id(relation.occurrence): relation for relation in parameter.relations}
     if not parameter.occurrences:
-        text = f"Parameter `{parameter.name}` meets no data in this step: its gradient is zero, unless "
+        text = f"Parameter `{name}` meets no data in this step: its gradient is zero, unless "
         text += "the step returns a value made of parameters alone."
-        return [_about(parameter, DiagnosticKind.PARAMETER_UNUSED, DiagnosticLevel.WARNING, text)]
+        kind, level = DiagnosticKind.PARAMETER_UNUSED, DiagnosticLevel.WARNING
+        return [CompilationRecord(kind, level, text, weight_path=parameter.path)]
     records = []
     for occurrence in parameter.occurrences:
-        relation = related.get(id(occurrence))
+        operator, relation = occurrence.primitive.name, related.get(id(occurrence))
         if relation is None:
-            records.append(_excluded(parameter, occurrence, patterns, program, occurrences))
+            kind, level, text = _excluded(graph, occurrence)
+            records.append(CompilationRecord(kind, level, f"`{name}` {text}", operator, parameter.path))
             continue
-        text = f"`{parameter.name}` reaches {_paths(relation.connected_hidden_paths)} by `{occurrence.primitive.name}`."
-        records.append(_about(parameter, DiagnosticKind.RELATION_INCLUDED, DiagnosticLevel.INFO, text, relation))
+        paths = relation.connected_hidden_paths
+        said = {DiagnosticKind.RELATION_INCLUDED: f"`{name}` reaches {quoted(*paths)} by `{operator}`."}
         if "mixed" in relation.path_classification.values():
-            text = f"`{parameter.name}` also reaches its states through mixing; that part carries no history."
-            records.append(
-                _about(parameter, DiagnosticKind.RELATION_PARTIAL_PATH, DiagnosticLevel.INFO, text, relation)
-            )
+            text = f"`{name}` also reaches its states through mixing; that part carries no history."
+            said[DiagnosticKind.RELATION_PARTIAL_PATH] = text
+        info = DiagnosticLevel.INFO
+        records += [CompilationRecord(kind, info, text, operator, parameter.path, paths) for kind, text in said.items()]
     return records
 
 
-def _excluded(
-    parameter: Parameter,
-    occurrence: Occurrence,
-    patterns: Patterns,
-    program: StepProgram,
-    occurrences: Sequence[Occurrence],
-) -> CompilationRecord:
-    outs = program.hidden_outvars
-    name, operator, y_var = parameter.name, occurrence.primitive.name, occurrence.y_var
-    keeps = "It keeps its exact in-step gradient."
-    if not any(patterns.reaches(y_var, out) for out in outs):
+def _excluded(graph: "ETraceGraph", occurrence: Occurrence) -> tuple[DiagnosticKind, DiagnosticLevel, str]:
+    """Why an occurrence has no trace: what to say behind the name of the parameter."""
+    operator, keeps = occurrence.primitive.name, "It keeps its exact in-step gradient."
+    if not any(graph.patterns.reaches(occurrence.y_var, out) for out in graph.program.hidden_outvars):
         kind, level = DiagnosticKind.RELATION_EXCLUDED_NON_TEMPORAL, DiagnosticLevel.INFO
-        text = f"`{name}` reaches no state by `{operator}`: it needs no history there."
-    elif occurrence.on_purpose:
+        return kind, level, f"reaches no state by `{operator}`: it needs no history there."
+    if occurrence.on_purpose:
         kind, level = DiagnosticKind.RELATION_EXCLUDED_ON_PURPOSE, DiagnosticLevel.INFO
-        text = f"`{name}` is kept out of history on purpose, by `untraced`. {keeps}"
+        text = "is kept out of history on purpose, by `untraced`."
     elif occurrence.is_loop:
         kind, level = DiagnosticKind.RELATION_PARTIAL_PATH, DiagnosticLevel.INFO
-        text = f"`{name}` also acts from one sub-step of a loop to the next through mixing. {keeps}"
+        text = "also acts from one sub-step of a loop to the next through mixing."
     elif occurrence.kind is OccurrenceKind.OPAQUE:
         kind, level = DiagnosticKind.RELATION_EXCLUDED_NONLINEAR, DiagnosticLevel.WARNING
-        text = f"`{name}` enters `{operator}`, which is neither linear in it nor elementwise. {keeps}"
+        text = f"enters `{operator}`, which is neither linear in it nor elementwise."
     elif not occurrence.traced:
         kind, level = DiagnosticKind.RELATION_EXCLUDED_UNMARKED, DiagnosticLevel.WARNING
-        text = f"`{name}` enters by a plain `{operator}` in a model that marks other operators. {keeps}"
+        text = f"enters by a plain `{operator}` in a model that marks other operators."
     else:
-        kind, text = _behind(*detour(occurrence, program, patterns, occurrences))
-        level, text = DiagnosticLevel.WARNING, f"`{name}` in `{operator}` reaches states only {text} {keeps}"
-    return _about(parameter, kind, level, text, operator=operator)
+        (kind, text), level = _behind(*detour(graph, occurrence)), DiagnosticLevel.WARNING
+        text = f"in `{operator}` reaches states only {text}"
+    return kind, level, f"{text} {keeps}"
 
 
 def _behind(found: Detour, primitive: str) -> tuple[DiagnosticKind, str]:
@@ -186,20 +169,3 @@ def _behind(found: Detour, primitive: str) -> tuple[DiagnosticKind, str]:
         "or a concatenation; `RTRL` and `SnAp` follow this one too."
     )
     return DiagnosticKind.RELATION_EXCLUDED_INDEX_BY_DATA, text
-
-
-def _about(
-    parameter: Parameter,
-    kind: DiagnosticKind,
-    level: DiagnosticLevel,
-    text: str,
-    relation: HiddenParamOpRelation | None = None,
-    operator: str | None = None,
-) -> CompilationRecord:
-    hidden = () if relation is None else relation.connected_hidden_paths
-    operator = operator if relation is None else relation.primitive.name
-    return CompilationRecord(kind, level, text, operator, parameter.path, hidden)
-
-
-def _paths(paths: Sequence[Path]) -> str:
-    return ", ".join(f"`{path_name(path)}`" for path in paths)

@@ -21,7 +21,7 @@ from foretrace.compiler.groups import HiddenGroup, find_groups
 from foretrace.compiler.history import Parameter, find_parameters
 from foretrace.compiler.occurrences import Occurrence, find_occurrences, has_marks
 from foretrace.compiler.patterns import Patterns, analyse
-from foretrace.compiler.relations import HiddenParamOpRelation, find_reach, make_relation
+from foretrace.compiler.relations import HiddenParamOpRelation, find_relations
 from foretrace.compiler.reporting.drawing import draw_graph
 from foretrace.compiler.reporting.html import report_cell
 from foretrace.compiler.reporting.report import CompilationReport
@@ -97,14 +97,12 @@ class ETraceGraph:
     @functools.cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """What the history of each parameter keeps, in the program's order."""
-        relations = self.hidden_param_op_relations
-        return find_parameters(self.program, self.occurrences, relations, self.patterns, self.values)
+        return find_parameters(self)
 
     @functools.cached_property
     def diagnostics(self) -> tuple[CompilationRecord, ...]:
         """What was decided, and why."""
-        found = find_records(self.program, self.values, self.parameters, self.patterns)
-        return (*self.program.diagnostics, *self.group_records, *found, *self.further_records())
+        return (*self.program.diagnostics, *self.group_records, *find_records(self), *self.further_records())
 
     module_info = view("views:module_info", "What is known of the model; for a brainstate module a `ModuleInfo`.")
     hidden_perturb = view("perturbation:hidden_perturb", "The step with a perturbation on every new state.")
@@ -174,12 +172,12 @@ def compile_program(model: TracedModel, *, discover: Discover = "auto") -> ETrac
     patterns = analyse(values.data_jaxpr, list(sources), consts=program.consts)
     slicer = DirectSlicer(values.data_jaxpr, patterns.structures)
     groups, group_records = find_groups(program, slicer, patterns, [model.owner(leaf) for leaf in program.hidden])
-    relations = _relations(occurrences, groups, program, patterns, [model.owner(leaf) for leaf in program.params])
+    owners = [model.owner(leaf) for leaf in program.params]
     return ETraceGraph(
         model=model if program is model.program else model.with_program(program),
         hidden_groups=groups,
         hid_path_to_group={path: group for group in groups for path in group.hidden_paths},
-        hidden_param_op_relations=relations,
+        hidden_param_op_relations=find_relations(program, occurrences, groups, patterns, owners),
         program=program,
         occurrences=occurrences,
         patterns=patterns,
@@ -187,24 +185,3 @@ def compile_program(model: TracedModel, *, discover: Discover = "auto") -> ETrac
         group_records=group_records,
         analysis_seconds=time.perf_counter() - start,
     )
-
-
-def _relations(
-    occurrences: Sequence[Occurrence],
-    groups: Sequence[HiddenGroup],
-    program: StepProgram,
-    patterns: Patterns,
-    owners: Sequence[Any],
-) -> tuple[HiddenParamOpRelation, ...]:
-    relations = []
-    for occurrence in occurrences:
-        if not occurrence.traced:
-            continue
-        reached = [
-            (group, find_reach(group, occurrence.y_var, patterns))
-            for group in groups
-            if any(not patterns.of(out, occurrence.y_var).is_empty for out in group.hidden_outvars)
-        ]
-        if reached:
-            relations.append(make_relation(occurrence, reached, program, patterns, owners))
-    return tuple(relations)

@@ -37,7 +37,7 @@ from foretrace.compiler.positions import (
 )
 from foretrace.compiler.slicing import DirectSlicer
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel, Path
-from foretrace.program.records import Leaf, StepProgram, path_name
+from foretrace.program.records import Leaf, StepProgram, path_name, quoted
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +198,8 @@ def find_groups(
         The groups, and records of what was packed, relabelled, dropped or crosses shapes.
     """
     finder = _Finder(program, patterns)
-    found = sorted((one for cluster in finder.clusters() for one in finder.laid_out(cluster)), key=lambda one: one[0])
+    clusters = finder.connected(range(len(program.hidden)), finder.edges)  # whatever the shapes of their states
+    found = sorted((one for cluster in clusters for one in finder.laid_out(cluster)), key=lambda one: one[0])
     groups = []
     for index, (members, layout, transition) in enumerate(found):
         invars, outvars = finder.variables(members)
@@ -238,14 +239,10 @@ class _Finder:
         program = self.program
         return tuple(program.hidden_invars[k] for k in members), tuple(program.hidden_outvars[k] for k in members)
 
-    def clusters(self) -> list[list[int]]:
-        """States that depend on one another directly, whatever their shapes."""
-        return self._connected(range(len(self.parts)), self.edges)
-
     def laid_out(self, cluster: Sequence[int]) -> list[Found]:
         """The groups of a cluster: one of all of its states where positions can be told, else one for each shape."""
         shapes = {k: self._shape(k) for k in cluster}
-        members = self._connected(cluster, {(i, j) for i, j in self.edges if shapes.get(i) == shapes.get(j)})
+        members = self.connected(cluster, {(i, j) for i, j in self.edges if shapes.get(i) == shapes.get(j)})
         plain = [self._found(group, self._plain(group)) for group in members]
         if len(plain) == 1 and plain[0][2].kind is not TransitionKind.COLLAPSED:
             return plain
@@ -269,7 +266,8 @@ class _Finder:
         sources = self.program.hidden_invars[j], self.program.hidden_outvars[j]
         return i != j and not all(self.patterns.of(new, source).is_empty for source in sources)
 
-    def _connected(self, states: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[list[int]]:
+    def connected(self, states: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[list[int]]:
+        """States that depend on one another directly, by some edges."""
         label = {k: k for k in states}
         for i, j in sorted(edges):
             if i in label:
@@ -340,7 +338,7 @@ def _packed(leaf: Leaf, layout: Layout, state: int) -> CompilationRecord:
 
 
 def _transition_records(transition: Transition, paths: tuple[Path, ...]) -> list[CompilationRecord]:
-    names = ", ".join(f"`{path_name(path)}`" for path in paths)
+    names = quoted(*paths)
     if transition.kind is TransitionKind.RELABELLED:
         text = f"The elements of {names} move to other positions from step to step; their history is followed there."
         return [_record(DiagnosticKind.GROUP_RELABELLED, DiagnosticLevel.INFO, text, paths)]

@@ -9,8 +9,9 @@ D-RTRL carries credit back in time along direct paths. For a parameter it keeps
 """
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from foretrace._jax import Atom, JaxprEqn, Var, is_float
 from foretrace._repr import listed, one_line
@@ -22,7 +23,10 @@ from foretrace.compiler.positions import TransitionKind
 from foretrace.compiler.relations import HiddenParamOpRelation
 from foretrace.compiler.values import Values
 from foretrace.program.diagnostics import Path
-from foretrace.program.records import Leaf, StepProgram, path_name
+from foretrace.program.records import Leaf, path_name, quoted
+
+if TYPE_CHECKING:
+    from foretrace.compiler.graph import ETraceGraph
 
 
 class HistoryKind(enum.StrEnum):
@@ -65,26 +69,22 @@ class Parameter:
         return path_name(self.path)
 
 
-def find_parameters(
-    program: StepProgram,
-    occurrences: Sequence[Occurrence],
-    relations: Sequence[HiddenParamOpRelation],
-    patterns: Patterns,
-    values: Values,
-) -> tuple[Parameter, ...]:
+def find_parameters(graph: "ETraceGraph") -> tuple[Parameter, ...]:
     """Says of every parameter, in the program's order, what its history keeps and why."""
-    related = {id(relation.occurrence): relation for relation in relations}
-    lasting = [*program.hidden_outvars, *(out for _, out in uncredited_states(program, patterns))]
+    related = {id(relation.occurrence): relation for relation in graph.hidden_param_op_relations}
+    lasting = [*graph.program.hidden_outvars, *(out for _, out in uncredited_states(graph))]
     parameters = []
-    for index, leaf in enumerate(program.params):
-        own = [o for o in occurrences if index in o.parameters]
-        relevant = [o for o in own if any(patterns.reaches(o.y_var, out) for out in lasting)]
+    for index, leaf in enumerate(graph.program.params):
+        own = [o for o in graph.occurrences if index in o.parameters]
+        relevant = [o for o in own if any(graph.patterns.reaches(o.y_var, out) for out in lasting)]
         traced = [related[id(o)] for o in relevant if id(o) in related]
-        lost = [loss for o in relevant for loss in _losses(o, related.get(id(o)), program, patterns, occurrences)]
-        lost += [_made_nonlinearly(call) for relation in traced for call in nonlinear_makers(relation, values)]
-        reasons = tuple(dict.fromkeys(lost))
-        history = _history(relevant, traced, reasons)
-        parameters.append(Parameter(index, leaf.path, history, reasons, tuple(own), tuple(traced)))
+        lost = [loss for o in relevant for loss in _losses(graph, o, related.get(id(o)))]
+        made_by = (call_name(call) for relation in traced for call in nonlinear_makers(relation, graph.values))
+        lost += [f"is made by `{name}`, whose backward pass is not linear in its cotangent" for name in made_by]
+        history = HistoryKind.DIRECT if lost else HistoryKind.ALL
+        if not traced:
+            history = HistoryKind.IN_STEP if relevant else HistoryKind.NONE_NEEDED
+        parameters.append(Parameter(index, leaf.path, history, tuple(dict.fromkeys(lost)), tuple(own), tuple(traced)))
     return tuple(parameters)
 
 
@@ -93,52 +93,33 @@ def nonlinear_makers(relation: HiddenParamOpRelation, values: Values) -> list[Ja
     return [values.nonlinear[w.var] for w in relation.occurrence.weights if w.var in values.nonlinear]
 
 
-def _made_nonlinearly(call: JaxprEqn) -> str:
-    return f"is made by `{call_name(call)}`, whose backward pass is not linear in its cotangent"
-
-
-def uncredited_states(program: StepProgram, patterns: Patterns) -> list[tuple[Leaf, Atom]]:
+def uncredited_states(graph: "ETraceGraph") -> list[tuple[Leaf, Atom]]:
     """States that are carried along without credit although a derivative runs from one step to the next by them."""
+    program = graph.program
     outs = [*program.hidden_outvars, *(out for out in program.output_outvars if is_float(out.aval))]
     states = zip(program.other, program.other_invars, program.other_outvars, strict=True)
     return [
         (leaf, new)
         for leaf, old, new in states
-        if is_float(old.aval) and any(patterns.reaches(old, out) for out in outs)
+        if is_float(old.aval) and any(graph.patterns.reaches(old, out) for out in outs)
     ]
 
 
-def _history(
-    relevant: Sequence[Occurrence], traced: Sequence[HiddenParamOpRelation], reasons: Sequence[str]
-) -> HistoryKind:
-    if not relevant:
-        return HistoryKind.NONE_NEEDED
-    if not traced:
-        return HistoryKind.IN_STEP
-    return HistoryKind.DIRECT if reasons else HistoryKind.ALL
-
-
-def _losses(
-    occurrence: Occurrence,
-    relation: HiddenParamOpRelation | None,
-    program: StepProgram,
-    patterns: Patterns,
-    occurrences: Sequence[Occurrence],
-) -> list[str]:
+def _losses(graph: "ETraceGraph", occurrence: Occurrence, relation: HiddenParamOpRelation | None) -> list[str]:
     """The paths of one occurrence that carry no history, one sentence each."""
     if relation is None:
-        return [_untraced(occurrence, program, patterns, occurrences)]
-    y_var = occurrence.y_var
+        return [_untraced(graph, occurrence)]
+    y_var, patterns = occurrence.y_var, graph.patterns
     losses = [
-        f"reaches {_names([leaf.path])} through mixing"
-        for leaf, out in zip(program.hidden, program.hidden_outvars, strict=True)
+        f"reaches {quoted(leaf.path)} through mixing"
+        for leaf, out in zip(graph.program.hidden, graph.program.hidden_outvars, strict=True)
         if patterns.reaches_through_mixing(y_var, out)
     ]
-    for leaf, out in uncredited_states(program, patterns):
+    for leaf, out in uncredited_states(graph):
         if patterns.reaches(y_var, out):
-            losses.append(f"reaches {_names([leaf.path])}, a state without credit")
+            losses.append(f"reaches {quoted(leaf.path)}, a state without credit")
     for group in relation.hidden_groups:
-        losses += _leaks(group, _touched(group, y_var, patterns), program, patterns)
+        losses += _leaks(graph, group, _touched(group, y_var, patterns))
     return losses
 
 
@@ -167,21 +148,17 @@ INDEXED = frozenset(
 )
 
 
-def detour(
-    occurrence: Occurrence, program: StepProgram, patterns: Patterns, occurrences: Sequence[Occurrence]
-) -> tuple[Detour, str]:
+def detour(graph: "ETraceGraph", occurrence: Occurrence) -> tuple[Detour, str]:
     """What keeps an occurrence from reaching a state directly, and the primitive that does it."""
-    operators = {o.y_var for o in occurrences if o.kind is OccurrenceKind.LINEAR}
+    operators = {o.y_var for o in graph.occurrences if o.kind is OccurrenceKind.LINEAR}
     found: dict[Detour, str] = {}
-    for eqn in patterns.first_mixing(occurrence.y_var, program.hidden_outvars):
+    for eqn in graph.patterns.first_mixing(occurrence.y_var, graph.program.hidden_outvars):
         indexed = Detour.INDEX if eqn.primitive.name in INDEXED else Detour.MIXING
         found.setdefault(Detour.WEIGHT if operators & set(eqn.outvars) else indexed, eqn.primitive.name)
     return next((kind, found[kind]) for kind in Detour if kind in found)
 
 
-def _untraced(
-    occurrence: Occurrence, program: StepProgram, patterns: Patterns, occurrences: Sequence[Occurrence]
-) -> str:
+def _untraced(graph: "ETraceGraph", occurrence: Occurrence) -> str:
     if occurrence.on_purpose:
         return "is kept out on purpose, by `untraced`"
     if occurrence.is_loop:
@@ -190,34 +167,25 @@ def _untraced(
         return f"enters `{occurrence.primitive.name}`, which is neither linear in it nor elementwise"
     if not occurrence.traced:
         return "enters through a plain operator of a model that marks others"
-    if not any(patterns.reaches(occurrence.y_var, out) for out in program.hidden_outvars):
+    if not any(graph.patterns.reaches(occurrence.y_var, out) for out in graph.program.hidden_outvars):
         return "reaches only states without credit"
-    return f"reaches a state only through {detour(occurrence, program, patterns, occurrences)[0].value}"
+    return f"reaches a state only through {detour(graph, occurrence)[0].value}"
 
 
-def _leaks(group: HiddenGroup, touched: set[int], program: StepProgram, patterns: Patterns) -> list[str]:
+def _leaks(graph: "ETraceGraph", group: HiddenGroup, touched: set[int]) -> list[str]:
     """The paths by which the past of some states reaches the future outside their group's direct transition."""
-    own = set(group.hidden_outvars)
+    own, patterns = set(group.hidden_outvars), graph.patterns
     losses = []
     for path, old in ((group.hidden_paths[k], group.hidden_invars[k]) for k in sorted(touched)):
-        for leaf, out in zip(program.hidden, program.hidden_outvars, strict=True):
+        for leaf, out in zip(graph.program.hidden, graph.program.hidden_outvars, strict=True):
             if patterns.reaches_through_mixing(old, out):
-                losses.append(_leak(path, leaf.path, out in own))
+                goes = "feeds back" if out in own else "passes on"
+                losses.append(f"{quoted(path)} {goes} to {quoted(leaf.path)} through mixing")
             elif out not in own and patterns.reaches_directly(old, out):
-                losses.append(f"{_names([path])} passes on to {_names([leaf.path])}, a group of another shape")
-        for leaf, out in uncredited_states(program, patterns):
+                losses.append(f"{quoted(path)} passes on to {quoted(leaf.path)}, a group of another shape")
+        for leaf, out in uncredited_states(graph):
             if patterns.reaches(old, out):
-                losses.append(f"{_names([path])} passes on to {_names([leaf.path])}, a state without credit")
+                losses.append(f"{quoted(path)} passes on to {quoted(leaf.path)}, a state without credit")
     if group.positions.kind is TransitionKind.COLLAPSED:
-        losses.append(f"elements of {_names(group.hidden_paths)} reach several positions")
+        losses.append(f"elements of {quoted(*group.hidden_paths)} reach several positions")
     return losses
-
-
-def _leak(old: Path, new: Path, inside: bool) -> str:
-    if inside:
-        return f"{_names([old])} feeds back to {_names([new])} through mixing"
-    return f"{_names([old])} passes on to {_names([new])} through mixing"
-
-
-def _names(paths: Sequence[Path]) -> str:
-    return ", ".join(f"`{path_name(path)}`" for path in paths)

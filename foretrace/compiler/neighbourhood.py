@@ -36,7 +36,11 @@ class SnapPattern:
     @functools.cached_property
     def matrix(self) -> Matrix:
         """Positions by positions, a sparse boolean matrix: row `p` has the positions that `p` reaches."""
-        place, onward = self._place_of_element(), sparse.transpose(step_pattern(self.program).states)
+        own = dict(zip(self.group.hidden_invars, self.group.placed, strict=True))
+        states = self.program.hidden_invars
+        # The position of every element of all hidden states; -1 for those of other groups.
+        place = np.concatenate([own[var][1] if var in own else np.full(var.aval.size, -1) for var in states])
+        onward = sparse.transpose(step_pattern(self.program).states)
         elements = np.flatnonzero(place >= 0)
         inside = sparse.from_pairs(place[elements], elements, (self.num_position, len(place)))
         return sparse.multiply(within(inside, onward, self.n), sparse.transpose(inside))
@@ -80,9 +84,3 @@ class SnapPattern:
         """The neighbours of each position, itself left out."""
         rows = np.split(self.matrix.indices, self.matrix.indptr[1:-1])
         return [np.sort(row[row != position]) for position, row in enumerate(rows)]
-
-    def _place_of_element(self) -> np.ndarray:
-        """The position of every element of all hidden states; -1 for those of other groups."""
-        own = dict(zip(self.group.hidden_invars, self.group.placed, strict=True))
-        states = self.program.hidden_invars
-        return np.concatenate([own[var][1] if var in own else np.full(var.aval.size, -1) for var in states])

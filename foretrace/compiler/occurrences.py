@@ -139,10 +139,9 @@ def _at(eqn: JaxprEqn, values: Values, known: Known, discover: bool) -> Iterator
         if _is_linear(eqn, i, values):
             x_var = next((a for k, a in enumerate(eqn.invars) if k != i and values.of(a) is Made.DATA), None)
             yield _one(eqn, OccurrenceKind.LINEAR, i, values, x_var, eqn.outvars[0], discover)
-        elif any(edge.mixing for edge in edges):
-            yield _one(eqn, OccurrenceKind.OPAQUE, i, values, None, eqn.invars[i], False)
         else:
-            yield _one(eqn, OccurrenceKind.ELEMENTWISE, i, values, None, eqn.invars[i], discover)
+            kind = OccurrenceKind.OPAQUE if any(edge.mixing for edge in edges) else OccurrenceKind.ELEMENTWISE
+            yield _one(eqn, kind, i, values, None, eqn.invars[i], discover)
 
 
 def _marked(eqn: JaxprEqn, values: Values, candidates: list[int]) -> Iterator[Occurrence]:
@@ -151,8 +150,8 @@ def _marked(eqn: JaxprEqn, values: Values, candidates: list[int]) -> Iterator[Oc
     weights = tuple(_weight(name, i, eqn, values) for name, i in trainable.items() if i in candidates)
     rest = [i for i in candidates if i not in trainable.values()]
     if weights:
-        x_index = primitive.x_invar_index
-        x_var = None if x_index is None else _variable(eqn.invars[x_index])
+        x = None if primitive.x_invar_index is None else eqn.invars[primitive.x_invar_index]
+        x_var = None if isinstance(x, Literal) else x
         y_var = eqn.outvars[primitive.y_outvar_index]
         out = any(weight.var in values.untraced for weight in weights)
         yield Occurrence(OccurrenceKind.LINEAR, primitive, eqn, weights, x_var, y_var, True, not out, out)
@@ -179,7 +178,3 @@ def _one(
 def _weight(name: str, index: int, eqn: JaxprEqn, values: Values) -> Weight:
     var = eqn.invars[index]
     return Weight(name, index, var, tuple(sorted(values.parameters[var])))
-
-
-def _variable(atom: object) -> Var | None:
-    return None if isinstance(atom, Literal) else atom

@@ -119,14 +119,16 @@ class _Finder:
         if tuple(var.aval.shape) != self.group.varshape or not is_float(var.aval) or is_complex(var.aval):
             return False
         found = [self.patterns.of(var, state) for state in self.states]
-        return not all(pattern.is_empty for pattern in found) and all(
-            _aligned(pattern, self._positions(k)) for k, pattern in enumerate(found)
-        )
+        return not all(pattern.is_empty for pattern in found) and all(map(self._aligned, range(len(found)), found))
 
-    def _positions(self, k: int) -> np.ndarray | None:
-        """The position of each element of a state; None where they are the same."""
+    def _aligned(self, k: int, pattern: Pattern) -> bool:
+        """Whether elements of a value depend on the elements of a state that have the same position."""
+        if pattern.is_empty or pattern.is_identity:
+            return True
+        rows, columns = pattern.pairs()
         whole = self.states in (self.group.hidden_invars, self.group.hidden_outvars)
-        return self.group.placed[k][1] if whole and self.group.is_packed(k) else None
+        position_of = self.group.placed[k][1] if whole and self.group.is_packed(k) else None
+        return bool(np.array_equal(rows, columns if position_of is None else position_of[columns]))
 
     def _is_fresh(self, var: Var) -> bool:
         """Whether a value of previous states already contains what arrives in this step."""
@@ -152,13 +154,6 @@ class _Finder:
     def _leads(self, var: Var, other: Var) -> bool:
         """Whether a value is on a direct way to another."""
         return bool(self.group.slicing.cut([var], [other]).eqns)
-
-
-def _aligned(pattern: Pattern, position_of: np.ndarray | None) -> bool:
-    if pattern.is_empty or pattern.is_identity:
-        return True
-    rows, columns = pattern.pairs()
-    return bool(np.array_equal(rows, columns if position_of is None else position_of[columns]))
 
 
 def _entries(graph: ETraceGraph, group: HiddenGroup) -> tuple[Var, ...]:

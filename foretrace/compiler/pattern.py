@@ -5,6 +5,7 @@ matrix of a union of maps is made when it is first read.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ class Pattern:
     @property
     def shape(self) -> tuple[int, int]:
         """Number of output elements and of source elements."""
-        return _size(self.out_shape), _size(self.source_shape)
+        return math.prod(self.out_shape), math.prod(self.source_shape)
 
     @property
     def matrix(self) -> Matrix:
@@ -118,10 +119,3 @@ def empty(out_shape: Shape, source_shape: Shape) -> Pattern:
 
 def _distinct(maps: Any) -> list[AxisMap]:
     return list({m.key(): m for m in maps}.values())
-
-
-def _size(shape: Shape) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size

@@ -62,7 +62,7 @@ class Patterns:
 
     def is_reached(self, var: Atom) -> bool:
         """Whether any path leads from any source to `var`."""
-        return not isinstance(var, Literal) and _carries(self, var)
+        return not isinstance(var, Literal) and bool(self.direct.get(var, 0) | self.mixed.get(var, 0))
 
     def reaches(self, source: Var, var: Atom) -> bool:
         """Whether any path leads from `source` to `var`."""
@@ -127,7 +127,7 @@ def analyse(
         if source not in defined:
             _seed(found, source)
     for number, eqn in enumerate(jaxpr.eqns):
-        carried = [i for i, a in enumerate(eqn.invars) if not isinstance(a, Literal) and _carries(found, a)]
+        carried = [i for i, a in enumerate(eqn.invars) if found.is_reached(a)]
         if carried:
             structure = structure_of(eqn, known)
             found.structures[number] = structure
@@ -154,10 +154,6 @@ def _with_values(eqn: JaxprEqn, out: Var, locals_: dict[int, Local]) -> dict[int
     """Adds the operands that matter by value alone: element by element where the primitive works so."""
     rest = {i: atom for i, atom in enumerate(eqn.invars) if i not in locals_}
     return {**locals_, **{i: (broadcast if is_elementwise(eqn) else anything)(out, atom) for i, atom in rest.items()}}
-
-
-def _carries(found: Patterns, var: Var) -> bool:
-    return bool(found.direct.get(var, 0) | found.mixed.get(var, 0))
 
 
 def _seed(found: Patterns, var: Var) -> None:

@@ -18,6 +18,7 @@ from foretrace._repr import listed, one_line
 from foretrace.compiler import sparse
 from foretrace.compiler.axismaps import disjoint
 from foretrace.compiler.groups import HiddenGroup
+from foretrace.compiler.influence import colour_rows
 from foretrace.compiler.occurrences import Occurrence
 from foretrace.compiler.pattern import Pattern, identity
 from foretrace.compiler.patterns import Patterns
@@ -140,6 +141,39 @@ class HiddenParamOpRelation:
         return {name: getattr(self, name) for name in (*self.__dataclass_fields__, *lazy.split())}
 
 
+def find_relations(
+    program: StepProgram,
+    occurrences: Sequence[Occurrence],
+    groups: Sequence[HiddenGroup],
+    patterns: Patterns,
+    owners: Sequence[Any],
+) -> tuple[HiddenParamOpRelation, ...]:
+    """The traced occurrences that reach states along direct paths, in their order."""
+    relations = []
+    for occurrence in (o for o in occurrences if o.traced):
+        y_var, reached = occurrence.y_var, dict[HiddenGroup, list[Path]]()
+        for group in groups:
+            for path, out in zip(group.hidden_paths, group.hidden_outvars, strict=True):
+                if not patterns.of(out, y_var).is_empty:
+                    reached.setdefault(group, []).append(path)
+        if reached:
+            relations.append(
+                HiddenParamOpRelation(
+                    primitive=occurrence.primitive,
+                    x_var=occurrence.x_var,
+                    y_var=y_var,
+                    hidden_groups=tuple(reached),
+                    connected_hidden_paths=tuple(path for paths in reached.values() for path in paths),
+                    reaches=tuple(find_reach(group, y_var, patterns) for group in reached),
+                    occurrence=occurrence,
+                    program=program,
+                    patterns=patterns,
+                    owners=owners,
+                )
+            )
+    return tuple(relations)
+
+
 def find_reach(group: HiddenGroup, y_var: Var, patterns: Patterns) -> Reach:
     """Where the elements of `y` go in a group."""
     positions, size = int(np.prod(group.varshape, dtype=int)), size_of(y_var)
@@ -147,7 +181,8 @@ def find_reach(group: HiddenGroup, y_var: Var, patterns: Patterns) -> Reach:
     found = {k: block for k, block in found.items() if not block.is_empty}
 
     def edges() -> list[tuple[np.ndarray, np.ndarray]]:
-        return [_edges(group, k, block) for k, block in found.items()]
+        made = [(k, *block.pairs()) for k, block in found.items()]
+        return [(group.placed[k][1][to] if group.is_packed(k) else to, sources) for k, to, sources in made]
 
     if _surely_single(list(found.values()), group.varshape) or _single(edges(), size):
         return Reach(1, positions, size, edges)
@@ -169,12 +204,6 @@ def _surely_single(found: Sequence[Pattern], varshape: tuple[int, ...]) -> bool:
     return all(disjoint(one, two) for n, one in enumerate(maps) for two in maps[:n])
 
 
-def _edges(group: HiddenGroup, state: int, block: Pattern) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (of a state that may be packed) and the elements of `y` that reach them."""
-    elements, sources = block.pairs()
-    return group.placed[state][1][elements] if group.is_packed(state) else elements, sources
-
-
 def _single(edges: Sequence[tuple[np.ndarray, np.ndarray]], size: int) -> bool:
     """Whether each element of `y` reaches one position at most, over all states."""
     targets = np.full(size, -1, dtype=np.int64)
@@ -190,7 +219,7 @@ def colour(pattern: sparse.Matrix) -> np.ndarray:
     """Colours the rows of a pattern so that rows which share a column differ.
 
     Nearly always a column's rows can be numbered in order, and the number of a row is the same in each of its columns.
-    Otherwise each row takes the first colour that is free in all of them.
+    Otherwise each row takes a colour that is free in all of them.
     """
     rows, columns = sparse.pairs(pattern)
     order = np.lexsort((rows, columns))
@@ -203,43 +232,4 @@ def colour(pattern: sparse.Matrix) -> np.ndarray:
         colors[np.diff(pattern.indptr) == 0] = 0
         if len(np.unique(columns * (colors.max(initial=0) + 1) + colors[rows])) == len(rows):
             return colors
-    return _first_free(pattern)
-
-
-def _first_free(pattern: sparse.Matrix) -> np.ndarray:
-    colors = np.zeros(pattern.shape[0], np.int64)
-    used = np.zeros((pattern.shape[1], 8), bool)
-    for row in range(pattern.shape[0]):
-        columns = pattern.indices[pattern.indptr[row] : pattern.indptr[row + 1]]
-        taken = used[columns].any(axis=0)
-        if taken.all():
-            used, taken = np.pad(used, ((0, 0), (0, used.shape[1]))), np.pad(taken, (0, used.shape[1]))
-        colors[row] = np.argmin(taken)
-        used[columns, colors[row]] = True
-    return colors
-
-
-def make_relation(
-    occurrence: Occurrence,
-    reached: Sequence[tuple[HiddenGroup, Reach]],
-    program: StepProgram,
-    patterns: Patterns,
-    owners: Sequence[Any],
-) -> HiddenParamOpRelation:
-    """The record of an occurrence and the groups it reaches."""
-    groups = tuple(group for group, _ in reached)
-    hidden = [
-        (path, out) for group in groups for path, out in zip(group.hidden_paths, group.hidden_outvars, strict=True)
-    ]
-    return HiddenParamOpRelation(
-        primitive=occurrence.primitive,
-        x_var=occurrence.x_var,
-        y_var=occurrence.y_var,
-        hidden_groups=groups,
-        connected_hidden_paths=tuple(p for p, out in hidden if not patterns.of(out, occurrence.y_var).is_empty),
-        reaches=tuple(reach for _, reach in reached),
-        occurrence=occurrence,
-        program=program,
-        patterns=patterns,
-        owners=owners,
-    )
+    return colour_rows(pattern).of

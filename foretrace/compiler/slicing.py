@@ -6,11 +6,12 @@ those held fixed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, new_eqn, new_jaxpr, new_var, primitives
+from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, new_jaxpr, new_var
 from foretrace._repr import counted, one_line
 from foretrace.compiler.structure import Structure
+from foretrace.program.emit import Emitter
 from foretrace.program.walks import needed_eqns
 
 
@@ -31,8 +32,20 @@ class DirectSlicer:
         yield counted(len(self.jaxpr.eqns), "equation")
 
     def cut(self, invars: Sequence[Var], outvars: Sequence[Var]) -> Jaxpr:
-        """The equations on direct paths from `invars` to `outvars`; see `direct_slice`."""
-        return direct_slice(self.jaxpr, self.structures, invars, outvars)
+        """The equations on direct paths from some variables to others.
+
+        Args:
+            invars: Where the paths begin. What comes before them is left out.
+            outvars: Where they end.
+
+        Returns:
+            A jaxpr whose constvars are the values held constant, in the order of their first use.
+        """
+        eqns = needed_eqns(self._forward(invars), outvars)
+        defined = set(invars) | {out for eqn in eqns for out in eqn.outvars}
+        used: Iterable[Atom] = [*(atom for eqn in eqns for atom in eqn.invars), *outvars]
+        constvars = dict.fromkeys(a for a in used if not isinstance(a, Literal) and a not in defined)
+        return new_jaxpr(list(constvars), invars, outvars, eqns)
 
     def cut_between(self, variables: Sequence[Var]) -> tuple[Jaxpr, tuple[int, ...]]:
         """The direct paths between some variables within the step, each of them a variable of its own.
@@ -46,61 +59,31 @@ class DirectSlicer:
         """
         given = {var: new_var(var.aval) for var in variables}
         eqns = [eqn.replace(outvars=[given.get(out, out) for out in eqn.outvars]) for eqn in self.jaxpr.eqns]
-        jaxpr = new_jaxpr(self.jaxpr.constvars, self.jaxpr.invars, self.jaxpr.outvars, eqns)
-        reached = {out for eqn in _forward(jaxpr, self.structures, variables) for out in eqn.outvars}
+        renamed = replace(self, jaxpr=new_jaxpr(self.jaxpr.constvars, self.jaxpr.invars, self.jaxpr.outvars, eqns))
+        reached = {out for eqn in renamed._forward(variables) for out in eqn.outvars}
         targets = tuple(k for k, var in enumerate(variables) if given[var] in reached)
-        return direct_slice(jaxpr, self.structures, variables, [given[variables[k]] for k in targets]), targets
+        return renamed.cut(variables, [given[variables[k]] for k in targets]), targets
 
-
-def direct_slice(
-    jaxpr: Jaxpr, structures: dict[int, Structure], invars: Sequence[Var], outvars: Sequence[Var]
-) -> Jaxpr:
-    """The equations on direct paths from `invars` to `outvars`.
-
-    Args:
-        jaxpr: The whole jaxpr.
-        structures: Local structures by equation number, as the pattern analysis leaves them.
-        invars: Where the paths begin. What comes before them is left out.
-        outvars: Where they end.
-
-    Returns:
-        A jaxpr whose constvars are the values held constant, in the order of their first use.
-    """
-    eqns = needed_eqns(_forward(jaxpr, structures, invars), outvars)
-    defined = set(invars) | {out for eqn in eqns for out in eqn.outvars}
-    used: Iterable[Atom] = [*(atom for eqn in eqns for atom in eqn.invars), *outvars]
-    constvars = dict.fromkeys(a for a in used if not isinstance(a, Literal) and a not in defined)
-    return new_jaxpr(list(constvars), invars, outvars, eqns)
-
-
-def _forward(jaxpr: Jaxpr, structures: dict[int, Structure], invars: Sequence[Var]) -> list[JaxprEqn]:
-    begin = set(invars)
-    reached: set[Atom] = set(invars)
-    kept: list[JaxprEqn] = []
-    for number, eqn in enumerate(jaxpr.eqns):
-        structure = structures.get(number)
-        if structure is None or begin & set(eqn.outvars):
-            continue
-        edges = {i for locals_ in structure for i, local in locals_.items() if not local.mixing}
-        touched = [i for i, atom in enumerate(eqn.invars) if not isinstance(atom, Literal) and atom in reached]
-        if not edges & set(touched):
-            continue
-        kept += _held(eqn, [i for i in touched if i not in edges])
-        reached |= {
-            out
-            for out, locals_ in zip(eqn.outvars, structure, strict=True)
-            if any(i in locals_ and not locals_[i].mixing for i in touched)
-        }
-    return kept
+    def _forward(self, invars: Sequence[Var]) -> list[JaxprEqn]:
+        begin, reached = set(invars), set(invars)
+        kept: list[JaxprEqn] = []
+        for number, structure in self.structures.items():
+            eqn = self.jaxpr.eqns[number]
+            edges = {i for locals_ in structure for i, local in locals_.items() if not local.mixing}
+            touched = [i for i, atom in enumerate(eqn.invars) if not isinstance(atom, Literal) and atom in reached]
+            if begin.intersection(eqn.outvars) or not edges.intersection(touched):
+                continue
+            kept += _held(eqn, [i for i in touched if i not in edges])
+            reached |= {
+                out
+                for out, locals_ in zip(eqn.outvars, structure, strict=True)
+                if any(i in locals_ and not locals_[i].mixing for i in touched)
+            }
+        return kept
 
 
 def _held(eqn: JaxprEqn, operands: Sequence[int]) -> list[JaxprEqn]:
     """The equation with some operands held constant."""
-    if not operands:
-        return [eqn]
-    invars, stops = list(eqn.invars), []
-    for i in operands:
-        fixed = new_var(invars[i].aval)
-        stops.append(new_eqn(primitives.stop_gradient_p, [invars[i]], [fixed], like=eqn))
-        invars[i] = fixed
-    return [*stops, eqn.replace(invars=invars)]
+    emitter = Emitter(eqn)
+    invars = [emitter.stop_gradient(atom) if i in operands else atom for i, atom in enumerate(eqn.invars)]
+    return [*emitter.eqns, eqn.replace(invars=invars)] if operands else [eqn]

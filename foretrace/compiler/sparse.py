@@ -4,7 +4,6 @@ A pattern is a `scipy.sparse` CSR matrix of ones: rows are the elements of one v
 source. Values carry no information, only positions do.
 """
 
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -70,8 +69,11 @@ def take_rows(matrix: Matrix, rows: np.ndarray) -> Matrix:
 
 def multiply(left: Matrix, right: Matrix) -> Matrix:
     """The boolean product: what depends on what through something between."""
-    if np.diff(left.indptr).max(initial=0) <= 1:
-        return take_rows(right, _single_sources(left))
+    lengths = np.diff(left.indptr)
+    if lengths.max(initial=0) <= 1:
+        sources = np.full(left.shape[0], -1, dtype=np.int64)
+        sources[lengths > 0] = left.indices
+        return take_rows(right, sources)
     product = sp.csr_array(left.astype(np.int32) @ right.astype(np.int32))
     return from_parts(product.indices, product.indptr, product.shape)
 
@@ -82,24 +84,13 @@ def union(first: Matrix, second: Matrix) -> Matrix:
         return first
     if first.nnz == 0:
         return second
-    if _same_structure(first, second):
-        return first
-    return sp.csr_array(first + second)
-
-
-def stack(blocks: Sequence[Matrix]) -> Matrix:
-    """Patterns one below the other."""
-    return sp.csr_array(sp.vstack(blocks, format="csr"))
+    same = first.nnz == second.nnz and np.array_equal(first.indptr, second.indptr)
+    return first if same and np.array_equal(first.indices, second.indices) else sp.csr_array(first + second)
 
 
 def transpose(matrix: Matrix) -> Matrix:
     """Rows and columns exchanged."""
     return sp.csr_array(matrix.T)
-
-
-def has_joins(matrix: Matrix) -> bool:
-    """Whether some row depends on several elements."""
-    return bool(np.any(np.diff(matrix.indptr) > 1))
 
 
 def empty(rows: int, columns: int) -> Matrix:
@@ -118,19 +109,6 @@ def largest_count(numbers: np.ndarray) -> int:
     return int(np.bincount(numbers).max(initial=0)) if len(numbers) else 0
 
 
-def _single_sources(matrix: Matrix) -> np.ndarray:
-    """The one element that each row depends on, -1 for none."""
-    sources = np.full(matrix.shape[0], -1, dtype=np.int64)
-    sources[np.diff(matrix.indptr) > 0] = matrix.indices
-    return sources
-
-
 def _one_each(matrix: Matrix) -> bool:
     """Whether every row has just one entry."""
     return matrix.nnz == matrix.shape[0] and bool(np.all(matrix.indptr[1:] - matrix.indptr[:-1] == 1))
-
-
-def _same_structure(first: Matrix, second: Matrix) -> bool:
-    if first.nnz != second.nnz:
-        return False
-    return np.array_equal(first.indptr, second.indptr) and np.array_equal(first.indices, second.indices)

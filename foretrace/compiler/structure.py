@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from foretrace._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, bind_eqn, is_float
+from foretrace._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, bind_eqn, is_float, make_jaxpr_of
 from foretrace.compiler import sparse
 from foretrace.compiler.axismaps import AxisMap
 from foretrace.compiler.pattern import Pattern, empty, identity
@@ -54,19 +54,7 @@ class Local:
 
     def apply(self, pattern: Pattern) -> Pattern:
         """The pattern of the output from the pattern of the input."""
-        return self.pattern.after(pattern)
-
-
-class Same(Local):
-    """Element by element, in the same order and shape."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__(empty((), ()))
-
-    def apply(self, pattern: Pattern) -> Pattern:
-        return pattern
+        return pattern if self is SAME else self.pattern.after(pattern)
 
 
 class Reshaped(Local):
@@ -82,7 +70,9 @@ class Reshaped(Local):
         return Pattern(self._shape, pattern.source_shape, matrix=pattern.matrix)
 
 
-SAME = Same()
+SAME = Local(empty((), ()))
+"""Element by element, in the same order and shape."""
+
 Structure: TypeAlias = list[dict[int, Local]]
 Rule: TypeAlias = Callable[[JaxprEqn, "Known"], Structure]
 
@@ -131,6 +121,12 @@ def index_array(atom: Atom) -> np.ndarray:
     return np.arange(size_of(atom)).reshape(atom.aval.shape)
 
 
+def plain_jaxpr(eqn: JaxprEqn) -> ClosedJaxpr:
+    """The code that implements a marked operator."""
+    primitive: Any = eqn.primitive
+    return make_jaxpr_of(lambda *args: primitive.plain(*args, **eqn.params), [atom.aval for atom in eqn.invars])
+
+
 def shape_of(atom: Atom) -> tuple[int, ...]:
     """Shape of a variable or literal."""
     return atom.aval.shape
@@ -144,7 +140,8 @@ def one_map(out: Atom, source: Atom, axes: Sequence[int | None], index: Sequence
         tuple(0 if one else i for one, i in zip(unit, index, strict=True)),
         tuple(masks or [None] * len(shape_of(out))),
     )
-    return Local(Pattern(shape_of(out), shape_of(source), maps=[axis_map]))
+    nothing = any(mask is not None and not mask.any() for mask in axis_map.masks)
+    return Local(Pattern(shape_of(out), shape_of(source), maps=[] if nothing else [axis_map]))
 
 
 def broadcast(out: Atom, operand: Atom) -> Local:
@@ -166,15 +163,9 @@ def from_rows(out: Atom, source: Atom, rows: Callable[[], np.ndarray]) -> Local:
     return from_matrix(out, source, lambda: sparse.from_rows(rows(), size_of(source)))
 
 
-def dense(eqn: JaxprEqn) -> Structure:
-    """Everything may depend on everything: the safe answer."""
-    return [{i: anything(out, source) for i, source in enumerate(eqn.invars)} for out in eqn.outvars]
-
-
-def unknown(eqn: JaxprEqn) -> Structure:
-    """The safe answer for a primitive that nothing is known of; who reads the structure learns its name."""
-    name = frozenset([eqn.primitive.name])
-    return [{i: anything(out, source, name) for i, source in enumerate(eqn.invars)} for out in eqn.outvars]
+def dense(eqn: JaxprEqn, unknown: frozenset[str] = frozenset()) -> Structure:
+    """Everything may depend on everything: the safe answer. Names what nothing is known of to who reads it."""
+    return [{i: anything(out, source, unknown) for i, source in enumerate(eqn.invars)} for out in eqn.outvars]
 
 
 def anything(out: Atom, source: Atom, unknown: frozenset[str] = frozenset()) -> Local:
@@ -207,7 +198,9 @@ class Known:
         if isinstance(atom, Literal):
             return np.asarray(atom.val)
         if atom not in self._values:
-            self._values[atom] = _concrete(self._constants.get(atom))
+            given = self._constants.get(atom)
+            known = _plain(given) and not isinstance(given, jax.core.Tracer)
+            self._values[atom] = np.asarray(given) if known else None
             if atom in self._definition:
                 self._evaluate(self._definition[atom])
         return self._values[atom]
@@ -233,10 +226,6 @@ class Known:
         with jax.ensure_compile_time_eval():
             outputs = bind_eqn(eqn, *inputs)
         self._values.update({v: np.asarray(o) for v, o in zip(eqn.outvars, outputs, strict=True)})
-
-
-def _concrete(value: Any) -> np.ndarray | None:
-    return np.asarray(value) if _plain(value) and not isinstance(value, jax.core.Tracer) else None
 
 
 def _plain(value: Any) -> bool:

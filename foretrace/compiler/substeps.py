@@ -15,7 +15,7 @@ After it, an operator inside a loop is an ordinary occurrence whose `y` has a le
 loop is a direct equation, and in-step gradients through both are exact.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,8 +44,9 @@ from foretrace.compiler.occurrences import LINEAR_OPERANDS
 from foretrace.compiler.patterns import structure_of
 from foretrace.compiler.structure import Known
 from foretrace.ops import is_etp_primitive
-from foretrace.program.inline import inline_calls, inline_jaxpr
+from foretrace.program.inline import inline_calls, inline_jaxpr, rename_eqn
 from foretrace.program.records import StepProgram
+from foretrace.program.walks import reached, variables
 
 
 def split_loops(program: StepProgram) -> StepProgram:
@@ -60,18 +61,9 @@ def split_loops(program: StepProgram) -> StepProgram:
     """
     if not program.open_loops or not any(eqn.primitive.name == "scan" for eqn in program.jaxpr.eqns):
         return program
-    traced: set[Atom] = {*program.param_invars, *program.hidden_invars}
-    body = _Body(list(program.jaxpr.constvars), list(program.consts), [])
-    for eqn in program.jaxpr.eqns:
-        touches = any(not isinstance(atom, Literal) and atom in traced for atom in eqn.invars)
-        if touches:
-            traced.update(eqn.outvars)
-        if touches and eqn.primitive.name == "scan":
-            _split(eqn, body)
-        else:
-            body.eqns.append(eqn)
-    jaxpr = new_jaxpr(body.constvars, program.jaxpr.invars, program.jaxpr.outvars, body.eqns)
-    return replace(program, jaxpr=live_jaxpr(jaxpr), consts=tuple(body.consts))
+    traced = reached(program.jaxpr.eqns, [*program.param_invars, *program.hidden_invars])
+    split = _with_split(program.closed_jaxpr, lambda eqn: not traced.isdisjoint(variables(eqn.invars)))
+    return replace(program, jaxpr=live_jaxpr(split.jaxpr), consts=tuple(split.consts))
 
 
 @dataclass
@@ -90,10 +82,10 @@ class _Body:
 
 
 def _split(eqn: JaxprEqn, outer: _Body) -> None:
-    closed = _with_inner_split(eqn.params["jaxpr"])
-    loop = _hoist(eqn, closed, outer)
+    loop = _hoist(eqn, _with_split(eqn.params["jaxpr"], lambda _: True), outer)
     known = Known(loop.jaxpr)
-    mixing = [inner for inner in loop.jaxpr.eqns if _mixes(inner, known)]
+    mixes = lambda inner: any(local.mixing for locals_ in structure_of(inner, known) for local in locals_.values())
+    mixing = [inner for inner in loop.jaxpr.eqns if mixes(inner)]
     if not mixing:
         outer.eqns.append(loop.equation(eqn))
         return
@@ -111,13 +103,11 @@ def _split(eqn: JaxprEqn, outer: _Body) -> None:
     outer.eqns.append(_replay(eqn, loop, mixing, given))
 
 
-def _with_inner_split(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The body with the loops inside it split first."""
-    if not any(eqn.primitive.name == "scan" for eqn in closed.jaxpr.eqns):
-        return closed
+def _with_split(closed: ClosedJaxpr, wanted: Callable[[JaxprEqn], bool]) -> ClosedJaxpr:
+    """A jaxpr with the loops that are wanted split, those inside of them first."""
     body = _Body(list(closed.jaxpr.constvars), list(closed.consts), [])
     for eqn in closed.jaxpr.eqns:
-        if eqn.primitive.name == "scan":
+        if eqn.primitive.name == "scan" and wanted(eqn):
             _split(eqn, body)
         else:
             body.eqns.append(eqn)
@@ -138,15 +128,13 @@ class _Loop:
     def varying(self) -> set[Var]:
         """The inner variables that depend on the carry."""
         start = len(self.consts)
-        found = set(self.jaxpr.invars[start : start + len(self.carries)])
-        for eqn in self.jaxpr.eqns:
-            if any(not isinstance(a, Literal) and a in found for a in eqn.invars):
-                found.update(eqn.outvars)
-        return found
+        return reached(self.jaxpr.eqns, self.jaxpr.invars[start : start + len(self.carries)])
 
-    def outside(self, var: Var) -> tuple[Atom, int | None]:
+    def outside(self, atom: Atom) -> tuple[Atom, int | None]:
         """What an inner constant or slice is called outside, and the axis of sub-steps there."""
-        place = self.jaxpr.invars.index(var)
+        if isinstance(atom, Literal):
+            return atom, None
+        place = self.jaxpr.invars.index(atom)
         if place < len(self.consts):
             return self.consts[place], None
         return self.slices[place - len(self.consts) - len(self.carries)], 0
@@ -174,7 +162,7 @@ def _hoist(eqn: JaxprEqn, closed: ClosedJaxpr, outer: _Body) -> _Loop:
         if body_eqn.effects or not all(a in fixed or a in sliced for a in operands):
             kept.append(body_eqn)
         elif all(a in fixed for a in operands):
-            fixed |= zip(body_eqn.outvars, _once(body_eqn, fixed, outer), strict=True)
+            outer.eqns.append(rename_eqn(body_eqn, fixed))
         else:
             axes = [0 if not isinstance(a, Literal) and a in sliced else None for a in body_eqn.invars]
             atoms = [a if isinstance(a, Literal) else (fixed | sliced)[a] for a in body_eqn.invars]
@@ -191,14 +179,6 @@ def _hoist(eqn: JaxprEqn, closed: ClosedJaxpr, outer: _Body) -> _Loop:
     )
 
 
-def _once(eqn: JaxprEqn, fixed: dict[Var, Atom], outer: _Body) -> list[Var]:
-    """An equation of the body that is the same at every sub-step, in front of the loop."""
-    outvars = [new_var(out.aval) for out in eqn.outvars]
-    invars = [a if isinstance(a, Literal) else fixed[a] for a in eqn.invars]
-    outer.eqns.append(eqn.replace(invars=invars, outvars=outvars))
-    return outvars
-
-
 def _over_substeps(eqn: JaxprEqn, operands: Sequence[Atom], axes: Sequence[int | None], outer: _Body) -> list[Atom]:
     """An equation of the body as one over all sub-steps."""
     mapped = jax.vmap(lambda *args: bind_eqn(eqn, *args), in_axes=tuple(axes))
@@ -207,10 +187,6 @@ def _over_substeps(eqn: JaxprEqn, operands: Sequence[Atom], axes: Sequence[int |
     eqns, outs = inline_jaxpr(closed.jaxpr, [outer.constant(value, var.aval) for var, value in pairs], operands)
     outer.eqns += eqns
     return outs
-
-
-def _mixes(eqn: JaxprEqn, known: Known) -> bool:
-    return any(local.mixing for locals_ in structure_of(eqn, known) for local in locals_.values())
 
 
 def _is_linear(eqn: JaxprEqn, varying: set[Var]) -> bool:
@@ -230,7 +206,7 @@ def _record(eqn: JaxprEqn, loop: _Loop, recorded: Sequence[Var], outer: _Body) -
     """The first loop: runs all sub-steps and stacks the recorded values."""
     n_carry = len(loop.carries)
     inner = new_jaxpr([], loop.jaxpr.invars, [*loop.jaxpr.outvars[:n_carry], *recorded], loop.jaxpr.eqns)
-    stacks = {var: new_var(_stacked(var.aval, loop.length)) for var in recorded}
+    stacks = {var: new_var(ShapedArray((loop.length, *var.aval.shape), var.aval.dtype)) for var in recorded}
     carries = [new_var(out.aval) for out in eqn.outvars[:n_carry]]
     outer.eqns.append(loop.equation(eqn.replace(outvars=[*carries, *stacks.values()]), inner))
     return stacks
@@ -238,14 +214,8 @@ def _record(eqn: JaxprEqn, loop: _Loop, recorded: Sequence[Var], outer: _Body) -
 
 def _stacked_operator(eqn: JaxprEqn, stacks: dict[Var, Var], loop: _Loop, outer: _Body) -> Atom:
     """A linear operator of the body as one equation over all sub-steps."""
-    operands: list[Atom] = []
-    axes: list[int | None] = []
-    for atom in eqn.invars:
-        place = (
-            (atom, None) if isinstance(atom, Literal) else (stacks[atom], 0) if atom in stacks else loop.outside(atom)
-        )
-        operands.append(place[0])
-        axes.append(place[1])
+    places = [(stacks[a], 0) if not isinstance(a, Literal) and a in stacks else loop.outside(a) for a in eqn.invars]
+    operands, axes = zip(*places, strict=True)
     return _over_substeps(eqn, operands, axes, outer)[0]
 
 
@@ -255,7 +225,3 @@ def _replay(eqn: JaxprEqn, loop: _Loop, mixing: Sequence[JaxprEqn], given: dict[
     kept = [inner for inner in loop.jaxpr.eqns if id(inner) not in skipped]
     inner = new_jaxpr([], [*loop.jaxpr.invars, *given], loop.jaxpr.outvars, kept)
     return loop.equation(eqn, inner, [*loop.slices, *given.values()])
-
-
-def _stacked(aval: Any, length: int) -> ShapedArray:
-    return ShapedArray((length, *aval.shape), aval.dtype)

@@ -84,7 +84,9 @@ def classify(program: StepProgram) -> Values:
         if kind is Made.PARAMETERS:
             sources = frozenset().union(*(parameters.get(var, frozenset()) for var in operands))
             parameters.update(dict.fromkeys(eqn.outvars, sources))
-            marks.update({out: mark for mark in _marks(eqn, operands, marks) for out in eqn.outvars})
+            passed_on = [marks[var] for var in operands if var in marks]
+            own = [eqn.primitive] if is_etp_primitive(eqn.primitive) else passed_on
+            marks.update({out: mark for mark in own for out in eqn.outvars})
             calls = [*(call for call, _ in nonlinear_calls(eqn)), *(nonlinear[v] for v in operands if v in nonlinear)]
             nonlinear.update({out: calls[0] for out in eqn.outvars if calls})
             if eqn.primitive is untraced_p or untraced.intersection(operands):
@@ -93,11 +95,6 @@ def classify(program: StepProgram) -> Values:
             kept.append(eqn)
     data_jaxpr = new_jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, kept)
     return Values(made, parameters, marks, data_jaxpr, nonlinear, frozenset(untraced))
-
-
-def _marks(eqn: JaxprEqn, operands: list[Var], marks: dict[Var, Primitive]) -> list[Primitive]:
-    own = [eqn.primitive] if is_etp_primitive(eqn.primitive) else []
-    return own or [marks[var] for var in operands if var in marks]
 
 
 def _kind(operands: list[Made]) -> Made:

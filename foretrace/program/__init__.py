@@ -2,16 +2,11 @@
 
 from foretrace.program.build import build_program as build_program
 from foretrace.program.control_flow import ControlFlowPolicy as ControlFlowPolicy
-from foretrace.program.control_flow import is_marked as is_marked
-from foretrace.program.control_flow import lower_control_flow as lower_control_flow
 from foretrace.program.diagnostics import CompilationRecord as CompilationRecord
 from foretrace.program.diagnostics import DiagnosticKind as DiagnosticKind
 from foretrace.program.diagnostics import DiagnosticLevel as DiagnosticLevel
-from foretrace.program.diagnostics import Path as Path
 from foretrace.program.inline import inline_calls as inline_calls
 from foretrace.program.inline import inline_jaxpr as inline_jaxpr
-from foretrace.program.normalise import normalise as normalise
 from foretrace.program.printing import to_code as to_code
 from foretrace.program.records import Leaf as Leaf
 from foretrace.program.records import StepProgram as StepProgram
-from foretrace.program.records import path_name as path_name

@@ -12,7 +12,7 @@ Control flow that neither touches is kept. Every decision is a record. Values ar
 except through a `while` that is held.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,6 @@ from foretrace._jax import (
     ShapedArray,
     Var,
     close_jaxpr,
-    held_jaxprs,
     is_float,
     new_jaxpr,
     new_var,
@@ -41,6 +40,7 @@ from foretrace.program.guard import guard_eqns, guard_value
 from foretrace.program.inline import bind_names, rename_eqn, resolve
 from foretrace.program.records import Leaf
 from foretrace.program.unroll import unroll_scan
+from foretrace.program.walks import inner_eqns
 from foretrace.program.while_loops import follow_while, hoist_constants, hold_while, run_if
 
 _CHOICES: dict[str, dict[str, str]] = {
@@ -209,7 +209,7 @@ class _Lowering:
 
     def check_marked(self, eqn: JaxprEqn) -> None:
         """Notes, or refuses, marked operators inside a `cond` or `scan`."""
-        for name in dict.fromkeys(inner.primitive.name for inner in _inner_eqns(eqn) if is_marked(inner)):
+        for name in dict.fromkeys(inner.primitive.name for inner in inner_eqns(eqn) if is_marked(inner)):
             if self.policy.etp_in_control_flow == "error":
                 raise ControlFlowError(
                     f"The marked operator `{name}` stands inside the `{eqn.primitive.name}` at {source_line(eqn)}, "
@@ -231,15 +231,6 @@ def _differentiated(jaxpr: Jaxpr) -> set[Var]:
 def is_marked(eqn: JaxprEqn) -> bool:
     """Whether the equation is a marked operator: its primitive has a true attribute `etp`."""
     return bool(getattr(eqn.primitive, "etp", False))
-
-
-def _inner_eqns(eqn: JaxprEqn) -> Iterator[JaxprEqn]:
-    """All equations inside the jaxprs that an equation holds, at any depth."""
-    for value in eqn.params.values():
-        for held in held_jaxprs(value):
-            for inner in held.jaxpr.eqns:
-                yield inner
-                yield from _inner_eqns(inner)
 
 
 Lowered = tuple[list[JaxprEqn], list[Atom]]
@@ -373,17 +364,17 @@ def _follow_while(lowering: _Lowering, eqn: JaxprEqn, positions: frozenset[int])
     flowing = [i for i, s in enumerate(sources) if i >= first and s.flows and is_float(loop.invars[i].aval)]
     followed = follow_while(loop, flowing, wanted)
     names = lowering.names(positions)
-    if followed.eqn is None:
+    if isinstance(followed, str):
         raise ControlFlowError(
             f"{names[0].upper()}{names[1:]} runs through the `while` at {source_line(eqn)}, whose body "
-            f"{followed.obstacle}. The number of rounds is not known, so its derivative is followed by forward mode "
+            f"{followed}. The number of rounds is not known, so its derivative is followed by forward mode "
             "alone, where each position depends on itself alone. Use lax.scan or a fori_loop with static bounds, put "
             "jax.lax.stop_gradient on what needs no derivative, or use ControlFlowPolicy(while_hidden='hold') to treat "
             "its result as a constant."
         )
     message = f"acts position by position and is followed by forward mode: {names}."
     lowering.record(DiagnosticKind.WHILE_FORWARD_MODE, eqn, message, positions=positions)
-    return [*eqns, followed.eqn], list(eqn.outvars)
+    return [*eqns, followed], list(eqn.outvars)
 
 
 lowering_rules: dict[str, Callable[[_Lowering, JaxprEqn], Lowered]] = {

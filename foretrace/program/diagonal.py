@@ -51,8 +51,10 @@ def diagonal(function: Function, by_position: Diagonal, otherwise: Sequence[int]
             if i in by_position[out]:
                 slope = slopes[out][d]
                 changes[out] = changes[out] + slope * _part(tangents[i], unit, slope)
-        for out, change in _pushed(function, primals, tangents, moving.intersection(otherwise), by_position).items():
-            changes[out] = changes[out] + change
+        if others := sorted(moving.intersection(otherwise)):
+            moved = [primals[i] for i in others], [tangents[i] for i in others]
+            _, pushed, _ = jax.jvp(_chosen(function, primals, others, by_position), *moved, has_aux=True)
+            changes = {out: changes[out] + change for out, change in zip(by_position, pushed, strict=True)}
         return values, [changes.get(out, _zero(value)) for out, value in enumerate(values)]
 
     call.defjvp(derivative, symbolic_zeros=True)
@@ -66,10 +68,7 @@ def _values_and_slopes(
     operands = sorted({i for i, _ in directions})
     if not operands:
         return function(*primals), {}
-
-    def chosen(*moved: Any) -> tuple[list[Any], list[Any]]:
-        outs = function(*_filled(primals, operands, moved))
-        return [outs[out] for out in by_position], outs
+    chosen = _chosen(function, primals, operands, by_position)
 
     def push(tangents: Sequence[Any]) -> tuple[Any, Any]:
         _, slopes, outs = jax.jvp(chosen, [primals[i] for i in operands], tangents, has_aux=True)
@@ -93,25 +92,15 @@ def _part(tangent: Any, unit: complex, slope: Any) -> Any:
     return jnp.reshape(along, jnp.shape(slope)).astype(slope.dtype)
 
 
-def _pushed(
-    function: Function, primals: Sequence[Any], tangents: Sequence[Any], moving: set[int], by_position: Diagonal
-) -> dict[int, Any]:
-    """What moving these operands does to the outputs, by forward mode through the function itself."""
-    if not moving:
-        return {}
-    operands = sorted(moving)
+def _chosen(function: Function, primals: Sequence[Any], operands: Sequence[int], by_position: Diagonal) -> Any:
+    """The outputs that have a derivative, and beside them all outputs, as a function of some operands alone."""
 
-    def chosen(*moved: Any) -> list[Any]:
-        outs = function(*_filled(primals, operands, moved))
-        return [outs[out] for out in by_position]
+    def chosen(*moved: Any) -> tuple[list[Any], list[Any]]:
+        replaced = dict(zip(operands, moved, strict=True))
+        outs = function(*(replaced.get(i, primal) for i, primal in enumerate(primals)))
+        return [outs[out] for out in by_position], outs
 
-    _, changes = jax.jvp(chosen, [primals[i] for i in operands], [tangents[i] for i in operands])
-    return dict(zip(by_position, changes, strict=True))
-
-
-def _filled(primals: Sequence[Any], operands: Sequence[int], moved: Sequence[Any]) -> list[Any]:
-    replaced = dict(zip(operands, moved, strict=True))
-    return [replaced.get(i, primal) for i, primal in enumerate(primals)]
+    return chosen
 
 
 def _zero(value: Any) -> Any:

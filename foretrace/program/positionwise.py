@@ -8,45 +8,22 @@ named. The answer is an upper bound: what is not known to act by position mixes.
 `loop_reach` is the same over any number of rounds of a loop's body.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from foretrace._jax import Jaxpr, JaxprEqn, Literal, Var, is_complex, is_float, scan_counts, tangent_jaxpr
 from foretrace.program.elementwise import WITHOUT_DERIVATIVE, is_elementwise
 from foretrace.program.inline import inline_calls
 
+Reach = frozenset[tuple[int, str]]
+"""The inputs that a value depends on by derivative, by number, each with the name of the primitive that mixes it, or an
+empty one where it reaches the value position by position. An input may be there in several ways."""
 
-@dataclass(frozen=True)
-class Reach:
-    """The inputs that a value depends on by derivative, by number.
-
-    Attributes:
-        same: Those that reach it position by position.
-        mixed: Those that reach it otherwise, each with the name of the primitive that mixes.
-    """
-
-    same: frozenset[int] = frozenset()
-    mixed: frozenset[tuple[int, str]] = frozenset()
-
-    @property
-    def inputs(self) -> frozenset[int]:
-        """All inputs that reach it."""
-        return self.same | {number for number, _ in self.mixed}
-
-    def through(self, name: str) -> "Reach":
-        """What a value depends on that the primitive of this name mixes of this one."""
-        return Reach(mixed=self.mixed | {(number, name) for number in self.same})
+NOTHING: Reach = frozenset()
 
 
-NOTHING = Reach()
-
-
-def join_reach(reaches: Iterable[Reach]) -> Reach:
-    """What a value depends on that is made of all of these by position."""
-    reaches = list(reaches)
-    return Reach(
-        frozenset().union(*(reach.same for reach in reaches)), frozenset().union(*(reach.mixed for reach in reaches))
-    )
+def mixed_by(name: str, reach: Reach) -> Reach:
+    """What a value depends on that the primitive of this name mixes of another."""
+    return frozenset((number, mixer or name) for number, mixer in reach)
 
 
 def reach(jaxpr: Jaxpr, ins: Sequence[Reach]) -> list[Reach]:
@@ -55,14 +32,14 @@ def reach(jaxpr: Jaxpr, ins: Sequence[Reach]) -> list[Reach]:
     Examples:
         >>> import jax, jax.numpy as jnp
         >>> jaxpr = jax.make_jaxpr(lambda v: (jnp.tanh(v) * v, jnp.sum(v)))(jnp.ones(3)).jaxpr
-        >>> by_place, summed = reach(jaxpr, [Reach(frozenset([0]))])
-        >>> sorted(by_place.same), sorted(summed.mixed)
-        ([0], [(0, 'reduce_sum')])
+        >>> by_place, summed = reach(jaxpr, [frozenset([(0, '')])])
+        >>> sorted(by_place), sorted(summed)
+        ([(0, '')], [(0, 'reduce_sum')])
     """
     env: dict[Var, Reach] = dict(zip(jaxpr.invars, ins, strict=True))
     for eqn in jaxpr.eqns:
         operands = [NOTHING if isinstance(v, Literal) else env.get(v, NOTHING) for v in eqn.invars]
-        if any(operand.inputs for operand in operands):
+        if any(operands):
             outs = reach_rules.get(eqn.primitive.name, _by_name)(eqn, operands)
             env.update((v, out) for v, out in zip(eqn.outvars, outs, strict=True) if is_float(v.aval))
     return [NOTHING if isinstance(v, Literal) else env.get(v, NOTHING) for v in jaxpr.outvars]
@@ -80,7 +57,7 @@ def loop_reach(body: Jaxpr, ins: Sequence[Reach], num_consts: int, num_carry: in
     current, last = list(ins), num_consts + num_carry
     while True:
         outs = reach(body, current)
-        carry = [join_reach(pair) for pair in zip(current[num_consts:last], outs[:num_carry], strict=True)]
+        carry = [old | new for old, new in zip(current[num_consts:last], outs[:num_carry], strict=True)]
         if carry == current[num_consts:last]:
             return [*carry, *outs[num_carry:]]
         current[num_consts:last] = carry
@@ -94,11 +71,11 @@ def _by_name(eqn: JaxprEqn, ins: Sequence[Reach]) -> list[Reach]:
     if name in WITHOUT_DERIVATIVE and not (name == "sign" and is_complex(out.aval)):
         return [NOTHING]
     kept = zip(eqn.invars, ins, strict=True)
-    return [join_reach(r if v.aval.shape == out.aval.shape else r.through(name) for v, r in kept)]
+    return [NOTHING.union(*(r if v.aval.shape == out.aval.shape else mixed_by(name, r) for v, r in kept))]
 
 
 def _mixing(eqn: JaxprEqn, ins: Sequence[Reach]) -> list[Reach]:
-    return [join_reach(r.through(eqn.primitive.name) for r in ins)] * len(eqn.outvars)
+    return [mixed_by(eqn.primitive.name, NOTHING.union(*ins))] * len(eqn.outvars)
 
 
 def _reshaped(eqn: JaxprEqn, ins: Sequence[Reach]) -> list[Reach]:
@@ -109,16 +86,16 @@ def _reshaped(eqn: JaxprEqn, ins: Sequence[Reach]) -> list[Reach]:
 
 def _cond(eqn: JaxprEqn, ins: Sequence[Reach]) -> list[Reach]:
     branches = [reach(branch.jaxpr, ins[1:]) for branch in eqn.params["branches"]]
-    return [join_reach(outs) for outs in zip(*branches, strict=True)]
+    return [NOTHING.union(*outs) for outs in zip(*branches, strict=True)]
 
 
 def _scan(eqn: JaxprEqn, ins: Sequence[Reach]) -> list[Reach]:
     """Carries may keep positions; slices of an operand and stacked outputs do not."""
     num_consts, num_carry = scan_counts(eqn.params)
     last = num_consts + num_carry
-    entering = [*ins[:last], *(r.through("scan") for r in ins[last:])]
+    entering = [*ins[:last], *(mixed_by("scan", r) for r in ins[last:])]
     outs = loop_reach(eqn.params["jaxpr"].jaxpr, entering, num_consts, num_carry)
-    return [*outs[:num_carry], *(r.through("scan") for r in outs[num_carry:])]
+    return [*outs[:num_carry], *(mixed_by("scan", r) for r in outs[num_carry:])]
 
 
 def _while(eqn: JaxprEqn, ins: Sequence[Reach]) -> list[Reach]:

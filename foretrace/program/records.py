@@ -130,3 +130,8 @@ def path_name(path: Path) -> str:
     for key in path:
         text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else str(key)
     return text or "(root)"
+
+
+def quoted(*paths: Path) -> str:
+    """Some paths in a sentence: "`cell.w`, `cell.b`"."""
+    return ", ".join(f"`{path_name(path)}`" for path in paths)

@@ -48,17 +48,23 @@ JNP = {
     "stop_gradient": "jax.lax.stop_gradient",
     "untraced": "foretrace.untraced",
 }
-REDUCTIONS = {
-    "reduce_sum": "jnp.sum",
-    "reduce_max": "jnp.max",
-    "reduce_min": "jnp.min",
-    "reduce_prod": "jnp.prod",
-    "reduce_and": "jnp.all",
-    "reduce_or": "jnp.any",
+# Of the operands (`{0}`, `{1}`, `{all}`) and of the primitive's parameters by name.
+TEMPLATES = {
+    "neg": "-{0}",
+    "not": "~{0}",
+    "copy": "{0}",
+    "integer_pow": "{0} ** {y}",
+    "clamp": "jnp.clip({1}, {0}, {2})",
+    "convert_element_type": "jnp.asarray({0}, {new_dtype})",
+    "reshape": "{0}.reshape({new_sizes})",
+    "squeeze": "jnp.squeeze({0}, axis={dimensions})",
+    "rev": "jnp.flip({0}, axis={dimensions})",
+    "concatenate": "jnp.concatenate([{all}], axis={dimension})",
+    "stack": "jnp.stack([{all}], axis={axis})",
+    **{f"reduce_{name}": f"jnp.{name}({{0}}, axis={{axes}})" for name in ("sum", "max", "min", "prod")},
+    "reduce_and": "jnp.all({0}, axis={axes})",
+    "reduce_or": "jnp.any({0}, axis={axes})",
 }
-
-SpellingRule = Callable[[JaxprEqn, Sequence[str]], str]
-spelling_rules: dict[str, SpellingRule] = {}
 
 
 def spell(eqn: JaxprEqn, operands: Sequence[str]) -> str:
@@ -68,6 +74,9 @@ def spell(eqn: JaxprEqn, operands: Sequence[str]) -> str:
         return f" {INFIX[name]} ".join(operands)
     if name in JNP:
         return f"{JNP[name]}({', '.join(operands)})"
+    if name in TEMPLATES:
+        params = {key: spell_value(value) for key, value in eqn.params.items()}
+        return TEMPLATES[name].format(*operands, all=", ".join(operands), **params)
     return spelling_rules.get(name, call_by_name)(eqn, operands)
 
 
@@ -82,8 +91,8 @@ def spell_value(value: Any) -> str:
     """A parameter of a primitive as a Python expression; what has none is quoted."""
     if isinstance(value, enum.Enum):
         return repr(value.name)
-    if isinstance(value, bool | int | float | str | type(None)):
-        return repr(value)
+    if isinstance(value, bool | int | float | str | np.generic | type(None)):
+        return repr(value.item() if isinstance(value, np.generic) else value)
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
         return f"jnp.{np.dtype(value).name}"
     if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
@@ -112,51 +121,12 @@ def identifier(text: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) else name
 
 
-def _rule(name: str) -> Callable[[SpellingRule], SpellingRule]:
-    def register(rule: SpellingRule) -> SpellingRule:
-        spelling_rules[name] = rule
-        return rule
-
-    return register
-
-
-for _name, _function in REDUCTIONS.items():
-    spelling_rules[_name] = lambda eqn, operands, _function=_function: (  # type: ignore[misc]
-        f"{_function}({operands[0]}, axis={spell_value(eqn.params['axes'])})"
-    )
-
-for _name, _symbol in {"neg": "-", "not": "~"}.items():
-    spelling_rules[_name] = lambda eqn, operands, _symbol=_symbol: f"{_symbol}{operands[0]}"  # type: ignore[misc]
-
-
-@_rule("copy")
-def _copy(eqn: JaxprEqn, operands: Sequence[str]) -> str:
-    return operands[0]
-
-
-@_rule("integer_pow")
-def _integer_pow(eqn: JaxprEqn, operands: Sequence[str]) -> str:
-    return f"{operands[0]} ** {eqn.params['y']}"
-
-
-@_rule("convert_element_type")
-def _convert(eqn: JaxprEqn, operands: Sequence[str]) -> str:
-    return f"jnp.asarray({operands[0]}, {spell_value(np.dtype(eqn.params['new_dtype']))})"
-
-
-@_rule("select_n")
 def _select(eqn: JaxprEqn, operands: Sequence[str]) -> str:
     if len(operands) == 3 and eqn.invars[0].aval.dtype == np.bool_:
         return f"jnp.where({operands[0]}, {operands[2]}, {operands[1]})"
     return f"jax.lax.select_n({', '.join(operands)})"
 
 
-@_rule("clamp")
-def _clamp(eqn: JaxprEqn, operands: Sequence[str]) -> str:
-    return f"jnp.clip({operands[1]}, {operands[0]}, {operands[2]})"
-
-
-@_rule("broadcast_in_dim")
 def _broadcast(eqn: JaxprEqn, operands: Sequence[str]) -> str:
     shape, dimensions = eqn.params["shape"], eqn.params["broadcast_dimensions"]
     if not dimensions or dimensions == tuple(range(len(shape) - len(dimensions), len(shape))):
@@ -169,23 +139,11 @@ def _broadcast(eqn: JaxprEqn, operands: Sequence[str]) -> str:
     return f"jnp.broadcast_to({operands[0]}[{index}], {shape!r})"
 
 
-@_rule("reshape")
-def _reshape(eqn: JaxprEqn, operands: Sequence[str]) -> str:
-    return f"{operands[0]}.reshape({tuple(eqn.params['new_sizes'])!r})"
-
-
-@_rule("squeeze")
-def _squeeze(eqn: JaxprEqn, operands: Sequence[str]) -> str:
-    return f"jnp.squeeze({operands[0]}, axis={tuple(eqn.params['dimensions'])!r})"
-
-
-@_rule("transpose")
 def _transpose(eqn: JaxprEqn, operands: Sequence[str]) -> str:
     order = tuple(eqn.params["permutation"])
     return f"{operands[0]}.T" if order == (1, 0) else f"jnp.transpose({operands[0]}, {order!r})"
 
 
-@_rule("slice")
 def _slice(eqn: JaxprEqn, operands: Sequence[str]) -> str:
     starts, stops = eqn.params["start_indices"], eqn.params["limit_indices"]
     strides = eqn.params["strides"] or (1,) * len(starts)
@@ -196,17 +154,6 @@ def _slice(eqn: JaxprEqn, operands: Sequence[str]) -> str:
     return f"{operands[0]}[{', '.join(parts)}]"
 
 
-@_rule("concatenate")
-def _concatenate(eqn: JaxprEqn, operands: Sequence[str]) -> str:
-    return f"jnp.concatenate([{', '.join(operands)}], axis={eqn.params['dimension']})"
-
-
-@_rule("stack")
-def _stack(eqn: JaxprEqn, operands: Sequence[str]) -> str:
-    return f"jnp.stack([{', '.join(operands)}], axis={eqn.params['axis']})"
-
-
-@_rule("iota")
 def _iota(eqn: JaxprEqn, operands: Sequence[str]) -> str:
     shape, axis = tuple(eqn.params["shape"]), eqn.params["dimension"]
     dtype = spell_value(np.dtype(eqn.params["dtype"]))
@@ -215,12 +162,6 @@ def _iota(eqn: JaxprEqn, operands: Sequence[str]) -> str:
     return f"jax.lax.broadcasted_iota({dtype}, {shape!r}, {axis})"
 
 
-@_rule("rev")
-def _rev(eqn: JaxprEqn, operands: Sequence[str]) -> str:
-    return f"jnp.flip({operands[0]}, axis={tuple(eqn.params['dimensions'])!r})"
-
-
-@_rule("dot_general")
 def _dot(eqn: JaxprEqn, operands: Sequence[str]) -> str:
     """`x @ w` for a matrix product, an einsum for any other."""
     (left_axes, right_axes), (left_batch, right_batch) = eqn.params["dimension_numbers"]
@@ -236,3 +177,13 @@ def _dot(eqn: JaxprEqn, operands: Sequence[str]) -> str:
     out += [c for i, c in enumerate(first) if i not in (*left_axes, *left_batch)]
     out += [c for i, c in enumerate(second) if i not in (*right_axes, *right_batch)]
     return f'jnp.einsum("{"".join(first)},{"".join(second)}->{"".join(out)}", {operands[0]}, {operands[1]})'
+
+
+spelling_rules: dict[str, Callable[[JaxprEqn, Sequence[str]], str]] = {
+    "select_n": _select,
+    "broadcast_in_dim": _broadcast,
+    "transpose": _transpose,
+    "slice": _slice,
+    "iota": _iota,
+    "dot_general": _dot,
+}

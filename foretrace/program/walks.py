@@ -1,13 +1,21 @@
 """Walks over the equations of a jaxpr: who uses a value, what a value leads to, what a value is made by."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from foretrace._jax import Atom, JaxprEqn, Literal, Var, is_float
+from foretrace._jax import Atom, JaxprEqn, Literal, Var, held_jaxprs, is_float
 
 
 def variables(atoms: Iterable[Atom]) -> set[Var]:
     """The variables among some atoms."""
     return {atom for atom in atoms if not isinstance(atom, Literal)}
+
+
+def inner_eqns(eqn: JaxprEqn) -> Iterator[JaxprEqn]:
+    """All equations inside the jaxprs that an equation holds, at any depth."""
+    for held in held_jaxprs(list(eqn.params.values())):
+        for inner in held.jaxpr.eqns:
+            yield inner
+            yield from inner_eqns(inner)
 
 
 def users(eqns: Iterable[JaxprEqn]) -> dict[Var, list[JaxprEqn]]:

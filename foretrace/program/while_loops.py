@@ -11,7 +11,6 @@ The condition may read anything: it has no derivative. Carries that only the con
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from foretrace._jax import (
@@ -62,20 +61,7 @@ def hoist_constants(eqn: JaxprEqn) -> tuple[Jaxpr, JaxprEqn]:
     return new_jaxpr([], body.invars[:count], needed, before), eqn.replace(invars=operands, params=params)
 
 
-@dataclass(frozen=True)
-class Followed:
-    """A `while` in forward mode.
-
-    Attributes:
-        eqn: The call that stands for it; None where it cannot be followed.
-        obstacle: What its body does that keeps it from being followed.
-    """
-
-    eqn: JaxprEqn | None
-    obstacle: str = ""
-
-
-def follow_while(eqn: JaxprEqn, differentiated: Collection[int], wanted: Sequence[int]) -> Followed:
+def follow_while(eqn: JaxprEqn, differentiated: Collection[int], wanted: Sequence[int]) -> JaxprEqn | str:
     """Gives a `while` a derivative by forward mode, if its body acts position by position.
 
     Args:
@@ -84,20 +70,20 @@ def follow_while(eqn: JaxprEqn, differentiated: Collection[int], wanted: Sequenc
         wanted: The outputs, by number, that a derivative is asked of.
 
     Returns:
-        The equation that computes the same and has that derivative, or what stands in its way.
+        The equation that computes the same and has that derivative, or what its body does that stands in its way.
     """
     found = _reach(eqn)
-    names = sorted({name for out in wanted for i, name in found[out].mixed if i in differentiated})
+    names = sorted({name for out in wanted for i, name in found[out] if name and i in differentiated})
     if eqn.effects:
-        return Followed(None, "has effects")
+        return "has effects"
     if "custom_vjp_call" in names:
-        return Followed(None, "has no forward mode (`custom_vjp_call`)")
+        return "has no forward mode (`custom_vjp_call`)"
     if names:
-        return Followed(None, f"mixes positions ({', '.join(f'`{name}`' for name in names)})")
+        return f"mixes positions ({', '.join(f'`{name}`' for name in names)})"
     loop = _without_idle_tangents(eqn, found, wanted)
-    otherwise = sorted({i for out in wanted for i, _ in found[out].mixed})
-    by_position = {out: sorted(found[out].same.difference(otherwise)) for out in wanted}
-    return Followed(_call(loop, by_position, otherwise))
+    otherwise = sorted({i for out in wanted for i, name in found[out] if name})
+    by_position = {out: sorted({i for i, _ in found[out]}.difference(otherwise)) for out in wanted}
+    return _call(loop, by_position, otherwise)
 
 
 def hold_while(eqn: JaxprEqn) -> JaxprEqn:
@@ -126,14 +112,14 @@ def _call(eqn: JaxprEqn, by_position: Diagonal, otherwise: Sequence[int]) -> Jax
 def _reach(eqn: JaxprEqn) -> list[Reach]:
     """What each output depends on, by the numbers of the loop's operands."""
     first, count = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    ins = [Reach(frozenset([i])) if i >= first and is_float(v.aval) else NOTHING for i, v in enumerate(eqn.invars)]
+    ins = [frozenset([(i, "")]) if i >= first and is_float(v.aval) else NOTHING for i, v in enumerate(eqn.invars)]
     return loop_reach(eqn.params["body_jaxpr"].jaxpr, ins[first:], count, len(eqn.outvars))
 
 
 def _without_idle_tangents(eqn: JaxprEqn, found: Sequence[Reach], wanted: Sequence[int]) -> JaxprEqn:
     """The loop without tangents of carries that no wanted output depends on, such as an error that ends it."""
     first = eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
-    needed = {*wanted, *(i - first for out in wanted for i in found[out].inputs)}
+    needed = {*wanted, *(i - first for out in wanted for i, _ in found[out])}
     body, emitter = eqn.params["body_jaxpr"].jaxpr, Emitter(eqn)
     idle = lambda k, v: k not in needed and is_float(v.aval) and isinstance(v, Var)
     outvars = [emitter.stop_gradient(v) if idle(k, v) else v for k, v in enumerate(body.outvars)]

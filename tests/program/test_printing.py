@@ -95,6 +95,11 @@ def test_functions_with_their_own_derivative_stand_in_front():
     assert code.count("def ") == 2
 
 
+def test_whole_numbers_of_numpy_are_written_as_numbers():
+    code = to_code(make_program(simple(lambda w, h, x: sum(jnp.split(h @ w, [2], axis=1)).repeat(2, 1)), [W], [H], [X]))
+    assert "split(a, sizes=(2, 2), axis=1)" in code
+
+
 def test_an_effect_without_a_result_is_a_line_of_its_own():
     def step(params, state, x):
         jax.debug.callback(lambda value: None, x[0])

@@ -40,11 +40,13 @@ def run(options: argparse.Namespace) -> None:
     """Measures and prints, size by size."""
     from foretrace._look import require_matplotlib
     from foretrace.cli.benchmark import Benchmark, machine, tables, write_results
+    from foretrace.cli.rules import leak_of, rule_choices
 
     if options.plot is not None:
         require_matplotlib("Drawing memory against length")
 
-    benchmark = Benchmark.from_options(options)
+    rules = rule_choices(options.rules, leak=leak_of(dict(options.cell_set), 1.0))
+    benchmark = Benchmark(options, rules)
     print(f"{machine()}\n{benchmark.words}", flush=True)
     found = []
     for size in options.sizes:

@@ -5,7 +5,7 @@ import dataclasses
 import json
 from typing import Any, NamedTuple
 
-from foretrace.cli.arguments import add_command, as_usage, name_value, output_file
+from foretrace.cli.arguments import UsageError, add_command, as_usage, name_value, output_file
 
 
 class Costs(NamedTuple):
@@ -76,8 +76,7 @@ def run_tasks(options: argparse.Namespace) -> None:
 
     if options.task is None:
         if options.set or options.plot:
-            with as_usage():
-                raise ValueError("--set and --plot concern one task: name it, as in `foretrace tasks evidence`.")
+            raise UsageError("--set and --plot concern one task: name it, as in `foretrace tasks evidence`.")
         _print([_task_facts(task()) for task in TASKS.values()], options.format, TASK_COLUMNS)
         return
     with as_usage():

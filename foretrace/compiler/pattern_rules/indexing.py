@@ -8,7 +8,7 @@ An index that is computed of floating values, or that can mean more than `MOST_C
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -45,26 +45,18 @@ def gather(eqn: JaxprEqn, known: Known) -> Structure:
     indices = known.value(eqn.invars[1])
     if indices is not None:
         return [{0: from_rows(out, operand, lambda: _run(eqn, [index_array(operand), indices], params))}]
-    columns, shape = index_columns(eqn.invars[1], known), shape_of(eqn.invars[1])[:-1]
     axes = eqn.params["dimension_numbers"].start_index_map
-
-    def starts(values: Sequence[Any]) -> list[Any]:
-        return [jnp.stack([jnp.broadcast_to(value, shape) for value in values], axis=-1)]
-
     sizes = [[shape[axis] for axis in axes] for shape in (shape_of(operand), eqn.params["slice_sizes"])]
-    free = _ranges(columns, *sizes)
-    return [{0: _any_of(eqn.replace(params=params), 0, columns, free, starts, known.is_counted(eqn.invars[1]))}]
+    return [{0: _any_of(eqn.replace(params=params), 0, eqn.invars[1:], known, *sizes)}]
 
 
 @rule_for("dynamic_slice")
 def dynamic_slice(eqn: JaxprEqn, known: Known) -> Structure:
     """A window of the operand, moved inside it where it would stand out."""
     operand, out = eqn.invars[0], eqn.outvars[0]
-    columns = [known.value(atom) for atom in eqn.invars[1:]]
     starts = _values(eqn, known, 1)
     if starts is None:
-        free = _ranges(columns, shape_of(operand), shape_of(out))
-        return [{0: _any_of(eqn, 0, columns, free, list, all(map(known.is_counted, eqn.invars[1:])))}]
+        return [{0: _any_of(eqn, 0, eqn.invars[1:], known, shape_of(operand), shape_of(out))}]
     sizes = list(zip(starts, shape_of(operand), shape_of(out), strict=True))
     index = [np.arange(length) + int(np.clip(start, 0, size - length)) for start, size, length in sizes]
     return [{0: along_axes(out, operand, index)}]
@@ -82,49 +74,49 @@ def index_columns(indices: Atom, known: Known) -> list[np.ndarray | None]:
     return [column for part in made.invars for column in index_columns(part, known)]
 
 
-def _ranges(columns: Sequence[np.ndarray | None], sizes: Sequence[int], window: Sequence[int]) -> dict[int, range]:
-    """The values of each index that is not known beforehand which leave a window inside."""
-    return {k: range(sizes[k] - window[k] + 1) for k, column in enumerate(columns) if column is None}
-
-
 def _any_of(
     eqn: JaxprEqn,
     numbered: int,
-    columns: Sequence[np.ndarray | None],
-    free: Mapping[int, range],
-    starts: Callable[[Sequence[Any]], list[Any]],
-    counted: bool,
+    indices: Sequence[Atom],
+    known: Known,
+    sizes: Sequence[int],
+    windows: Sequence[int],
 ) -> Local:
-    """A lookup or an update whose open indices may have any value of a range.
+    """A lookup or an update whose open indices may have any value that leaves a window inside.
 
     Args:
         eqn: The equation.
         numbered: The operand whose elements are followed; another one in front of the indices counts as nothing.
-        columns: The indices; None for an open one.
-        free: The values of each open one.
-        starts: Makes the equation's operands of a value for each index.
-        counted: Whether whole numbers alone decide.
+        indices: One operand for each index, or a single one with all of them along its last axis.
+        known: Values that are known beforehand.
+        sizes: How long the axes are that the indices are for.
+        windows: How long the windows are.
     """
-    source, out = eqn.invars[numbered], eqn.outvars[0]
-    operands = [k for k in (0, 1, 2) if k in (0, numbered)]
+    source, out, shape = eqn.invars[numbered], eqn.outvars[0], shape_of(indices[0])
+    columns = index_columns(indices[0], known) if shape else [known.value(atom) for atom in indices]
+    ranges = [range(size - window + 1) for size, window in zip(sizes, windows, strict=True)]
+    free = {k: ranges[k] for k, column in enumerate(columns) if column is None}
     choices = math.prod(map(len, free.values()))
 
     def sources() -> sparse.Matrix:
         def numbers(chosen: Sequence[Any]) -> jax.Array:
-            values = list(columns)
-            for k, value in zip(free, chosen, strict=True):
-                values[k] = value
-            own = jnp.asarray(index_array(source), np.int32)
-            given = {k: own if k == numbered else jnp.full(shape_of(eqn.invars[k]), -1, np.int32) for k in operands}
-            indices = iter(jnp.asarray(v, np.int32) for v in starts(values))
-            arguments = [given[k] if k in given else next(indices) for k in range(len(eqn.invars))]
-            return bind_eqn(eqn, *arguments)[0].reshape(-1)
+            opened = dict(zip(free, chosen, strict=True))
+            values = [jnp.asarray(opened.get(k, column), np.int32) for k, column in enumerate(columns)]
+            if shape:
+                values = [jnp.stack([jnp.broadcast_to(value, shape[:-1]) for value in values], axis=-1)]
+            given = {0: jnp.full(shape_of(eqn.invars[0]), -1, np.int32)}
+            given[numbered] = jnp.asarray(index_array(source), np.int32)
+            rest = iter(values)
+            return bind_eqn(eqn, *(given[k] if k in given else next(rest) for k in range(len(eqn.invars))))[0].reshape(
+                -1
+            )
 
         with jax.ensure_compile_time_eval():
             every = [jnp.asarray(c.reshape(-1), np.int32) for c in np.meshgrid(*free.values(), indexing="ij")]
             table = np.asarray(jax.vmap(numbers)(every))
         return sparse.from_lists(table.T, size_of(source))
 
+    counted = all(map(known.is_counted, indices))
     followed = counted and choices <= MOST_CHOICES and choices * size_of(out) <= LARGEST_TABLE
     return Local(
         lambda: Pattern(shape_of(out), shape_of(source), matrix=sources()), mixing=not followed, chosen=followed
@@ -136,9 +128,8 @@ def dynamic_update_slice(eqn: JaxprEqn, known: Known) -> Structure:
     """The operand with a window replaced."""
     starts = _values(eqn, known, 2)
     if starts is None:
-        columns = [known.value(atom) for atom in eqn.invars[2:]]
-        free = _ranges(columns, shape_of(eqn.invars[0]), shape_of(eqn.invars[1]))
-        return [{0: SAME, 1: _any_of(eqn, 1, columns, free, list, all(map(known.is_counted, eqn.invars[2:])))}]
+        sizes, windows = (shape_of(atom) for atom in eqn.invars[:2])
+        return [{0: SAME, 1: _any_of(eqn, 1, eqn.invars[2:], known, sizes, windows)}]
     return _replaced(eqn, 1, lambda operand, update: _run(eqn, [operand, update, *starts]))
 
 
@@ -153,14 +144,9 @@ def scatter(eqn: JaxprEqn, known: Known) -> Structure:
 
 def _scattered_anywhere(eqn: JaxprEqn, known: Known) -> Local:
     """Updates of a scatter whose indices are open; no two of them go to one place, if it is a plain `scatter`."""
-    columns, shape = index_columns(eqn.invars[1], known), shape_of(eqn.invars[1])[:-1]
     axes = eqn.params["dimension_numbers"].scatter_dims_to_operand_dims
-    free = _ranges(columns, [shape_of(eqn.invars[0])[axis] for axis in axes], [1] * len(axes))
-
-    def starts(values: Sequence[Any]) -> list[Any]:
-        return [jnp.stack([jnp.broadcast_to(value, shape) for value in values], axis=-1)]
-
-    return _any_of(eqn, 2, columns, free, starts, known.is_counted(eqn.invars[1]))
+    sizes = [shape_of(eqn.invars[0])[axis] for axis in axes]
+    return _any_of(eqn, 2, eqn.invars[1:2], known, sizes, [1] * len(axes))
 
 
 def _replaced(eqn: JaxprEqn, updates: int, run: Any) -> Structure:
@@ -187,7 +173,7 @@ def scatter_into(eqn: JaxprEqn, known: Known) -> Structure:
     targets = _targets(eqn, indices)
     valid = targets >= 0
     pattern = sparse.from_pairs(targets[valid], np.flatnonzero(valid), (size_of(out), size_of(updates)))
-    return [{0: SAME, 2: from_matrix(out, updates, lambda: pattern, mixing=sparse.has_joins(pattern))}]
+    return [{0: SAME, 2: from_matrix(out, updates, lambda: pattern, mixing=sparse.largest_count(targets[valid]) > 1)}]
 
 
 def _added_anywhere(eqn: JaxprEqn, known: Known) -> Local:

@@ -6,16 +6,16 @@ caller asks for the pattern of a mixing path.
 """
 
 import functools
+import math
 from collections.abc import Callable
 
-import numpy as np
+import scipy.sparse as sp
 
 from foretrace._jax import JaxprEqn, Var, scan_counts
 from foretrace.compiler import sparse
-from foretrace.compiler.axismaps import AxisMap, Shape
 from foretrace.compiler.pattern import Pattern, empty, identity
 from foretrace.compiler.pattern_rules.nested import nested_structure
-from foretrace.compiler.structure import Known, Local, Structure, rule_for, shape_of
+from foretrace.compiler.structure import Known, Local, Structure, one_map, rule_for, shape_of, size_of
 
 Row = dict[int, Pattern]  # operand of the loop -> pattern
 
@@ -23,8 +23,7 @@ Row = dict[int, Pattern]  # operand of the loop -> pattern
 @rule_for("scan")
 def scan(eqn: JaxprEqn, known: Known) -> Structure:
     """Final carries and stacked outputs by constants, initial carries and stacked inputs."""
-    closed = eqn.params["jaxpr"]
-    inside = nested_structure(closed.jaxpr, closed.jaxpr.invars, closed.jaxpr.outvars, closed.consts, known.by_value)
+    inside = nested_structure(eqn.params["jaxpr"], by_value=known.by_value)
     patterns = functools.cache(lambda: _unroll(eqn, inside))
     unknown = frozenset().union(*(local.unknown for locals_ in inside for local in locals_.values()))
     return [
@@ -77,13 +76,9 @@ def _entering(eqn: JaxprEqn, carries: list[Row], step: int) -> list[Row]:
     n_consts, n_carry = scan_counts(eqn.params)
     consts: list[Row] = [{i: identity(shape_of(v))} for i, v in enumerate(eqn.invars[:n_consts])]
     slices: list[Row] = []
-    for i, atom in enumerate(eqn.invars[n_consts + n_carry :], n_consts + n_carry):
-        shape = shape_of(atom)
-        unit = [size == 1 for size in shape]
-        axes = [None if one else axis - 1 for axis, one in enumerate(unit)]
-        index = [0 if one else None for one in unit]
-        axis_map = AxisMap((None, *axes[1:]), (step, *index[1:]), (None,) * (len(shape) - 1))
-        slices.append({i: Pattern(shape[1:], shape, maps=[axis_map])})
+    for i, part in enumerate(eqn.params["jaxpr"].jaxpr.invars[n_consts + n_carry :], n_consts + n_carry):
+        rank = len(shape_of(part))
+        slices.append({i: one_map(part, eqn.invars[i], [None, *range(rank)], [step, *[None] * rank]).pattern})
     return consts + carries + slices
 
 
@@ -98,12 +93,10 @@ def _compose(locals_: dict[int, Local], entering: list[Row]) -> Row:
 
 def _stack(rows: list[Row], out: Var, eqn: JaxprEqn) -> Row:
     """What the outputs of the sub-steps, one behind the other, are made of."""
-    operands = sorted({operand for row in rows for operand in row})
-    return {i: _stacked([row.get(i) for row in rows], shape_of(out), shape_of(eqn.invars[i])) for i in operands}
-
-
-def _stacked(parts: list[Pattern | None], out_shape: Shape, source_shape: Shape) -> Pattern:
-    size = int(np.prod(out_shape[1:], dtype=int))
-    nothing = sparse.empty(size, int(np.prod(source_shape, dtype=int)))
-    matrices = [nothing if part is None else part.matrix for part in parts]
-    return Pattern(out_shape, source_shape, matrix=sparse.stack(matrices))
+    stacked: Row = {}
+    for i in sorted({operand for row in rows for operand in row}):
+        nothing = sparse.empty(math.prod(shape_of(out)[1:]), size_of(eqn.invars[i]))
+        matrices = [row[i].matrix if i in row else nothing for row in rows]
+        whole = sp.csr_array(sp.vstack(matrices, format="csr"))
+        stacked[i] = Pattern(shape_of(out), shape_of(eqn.invars[i]), matrix=whole)
+    return stacked

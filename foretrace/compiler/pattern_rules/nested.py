@@ -5,13 +5,13 @@ Their structure is found by analysing that code. A path through it counts as mix
 
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from foretrace._jax import (
-    Jaxpr,
+    ClosedJaxpr,
     JaxprEqn,
     Var,
     bind_eqn,
@@ -26,7 +26,7 @@ from foretrace.compiler.backward import cotangent_jaxpr, nonlinear_operands
 from foretrace.compiler.pattern import Pattern, empty, identity
 from foretrace.compiler.pattern_rules.connections import by_connections
 from foretrace.compiler.patterns import Patterns, analyse
-from foretrace.compiler.structure import SAME, Known, Local, Structure, rule_for, shape_of, unknown
+from foretrace.compiler.structure import SAME, Known, Local, Structure, dense, plain_jaxpr, rule_for, shape_of
 
 
 @rule_for("unknown")
@@ -37,17 +37,18 @@ def by_tangent(eqn: JaxprEqn, known: Known) -> Structure:
     is learned from it, and this is found out at once: patterns of mixing paths are worked out later, when it is
     forgotten which primitives led to one another.
     """
+    unknown = dense(eqn, frozenset([eqn.primitive.name]))
     if eqn.primitive.name in _in_progress:
-        return unknown(eqn)
+        return unknown
     _in_progress.append(eqn.primitive.name)
     try:
         structure = _through_jvp(eqn)
     except Exception:  # a foreign rule may fail in any way
-        return unknown(eqn)
+        return unknown
     finally:
         _in_progress.pop()
     helps = not any(local.unknown for locals_ in structure for local in locals_.values())
-    return structure if helps else unknown(eqn)
+    return structure if helps else unknown
 
 
 _in_progress: list[str] = []
@@ -67,7 +68,7 @@ def _through_jvp(eqn: JaxprEqn) -> Structure:
 
     avals = [atom.aval for atom in eqn.invars]
     closed = make_jaxpr_of(tangents, [*avals, *(avals[i] for i in active)])
-    inner = nested_structure(closed.jaxpr, closed.jaxpr.invars[len(avals) :], closed.jaxpr.outvars, closed.consts)
+    inner = nested_structure(closed, len(avals))
     return [{active[i]: local for i, local in locals_.items()} for locals_ in inner]
 
 
@@ -94,8 +95,7 @@ _tangent_structures: weakref.WeakKeyDictionary[Any, dict[Any, Structure]] = weak
 
 def _by_tangent_jaxpr(eqn: JaxprEqn) -> Structure:
     closed, active, out_active = tangent_jaxpr(eqn)
-    jaxpr, operands, outputs = closed.jaxpr, len(eqn.invars), len(eqn.outvars)
-    inner = nested_structure(jaxpr, jaxpr.invars[operands:], jaxpr.outvars[outputs:], closed.consts)
+    inner = nested_structure(closed, len(eqn.invars), len(eqn.outvars))
     structure: Structure = [{} for _ in eqn.outvars]
     for out, locals_ in zip(out_active, inner, strict=True):
         structure[out] = {active[i]: local for i, local in locals_.items()}
@@ -110,9 +110,8 @@ def custom_vjp(eqn: JaxprEqn, known: Known) -> Structure:
     ends a path as mixing does, since there is no derivative that a trace could carry through it.
     """
     closed, active, out_active = cotangent_jaxpr(eqn)
-    jaxpr, operands = closed.jaxpr, len(eqn.invars)
-    inner = nested_structure(jaxpr, jaxpr.invars[operands:], jaxpr.outvars, closed.consts, by_value=True)
-    nonlinear = nonlinear_operands(closed, active, operands)
+    inner = nested_structure(closed, len(eqn.invars), by_value=True)
+    nonlinear = nonlinear_operands(closed, active, len(eqn.invars))
     structure: Structure = [{} for _ in eqn.outvars]
     for operand, locals_ in zip(active, inner, strict=True):
         for position, local in locals_.items():
@@ -133,8 +132,8 @@ def marked(eqn: JaxprEqn, known: Known) -> Structure:
     """A marked operator is a mixing equation by its own word; its implementation says which elements."""
     primitive: Any = eqn.primitive
     if not primitive.mixing:
-        return nested_function(eqn)
-    inside = functools.cache(lambda: by_connections(eqn, known) or nested_function(eqn))
+        return nested_structure(plain_jaxpr(eqn))
+    inside = functools.cache(lambda: by_connections(eqn, known) or nested_structure(plain_jaxpr(eqn)))
 
     def pattern(out: int, operand: int) -> Pattern:
         source = shape_of(eqn.invars[operand])
@@ -147,25 +146,17 @@ def marked(eqn: JaxprEqn, known: Known) -> Structure:
     ]
 
 
-def nested_function(eqn: JaxprEqn) -> Structure:
-    """The structure of an equation by the code that implements it."""
-    primitive: Any = eqn.primitive
-    closed = make_jaxpr_of(lambda *args: primitive.plain(*args, **eqn.params), [a.aval for a in eqn.invars])
-    return nested_structure(closed.jaxpr, closed.jaxpr.invars, closed.jaxpr.outvars, closed.consts)
-
-
 @rule_for("jit", "remat2", "checkpoint", "closed_call", "core_call")
 def called(eqn: JaxprEqn, known: Known) -> Structure:
     """A call inside code that is not inlined (an implementation, a derivative)."""
     (inner,) = held_jaxprs(eqn.params.get("jaxpr", eqn.params.get("call_jaxpr")))
-    return nested_structure(inner.jaxpr, inner.jaxpr.invars, inner.jaxpr.outvars, inner.consts, known.by_value)
+    return nested_structure(inner, by_value=known.by_value)
 
 
 @rule_for("cond")
 def cond(eqn: JaxprEqn, known: Known) -> Structure:
     """Any branch may be taken; the first input chooses."""
-    closed = eqn.params["branches"]
-    branches = [nested_structure(b.jaxpr, b.jaxpr.invars, b.jaxpr.outvars, b.consts, known.by_value) for b in closed]
+    branches = [nested_structure(branch, by_value=known.by_value) for branch in eqn.params["branches"]]
     structure: Structure = []
     for number in range(len(eqn.outvars)):
         merged: dict[int, Local] = {}
@@ -176,13 +167,15 @@ def cond(eqn: JaxprEqn, known: Known) -> Structure:
     return structure
 
 
-def nested_structure(
-    jaxpr: Jaxpr, sources: Sequence[Var], outvars: Sequence[Any], consts: Sequence[Any], by_value: bool = False
-) -> Structure:
-    """The structure of inner code by its inputs; what mixes is followed element by element only if asked for."""
-    cut = analyse(jaxpr, sources, cut=True, consts=consts, by_value=by_value)
-    whole = functools.cache(lambda: analyse(jaxpr, sources, cut=False, consts=consts, by_value=by_value))
-    return [{i: _local(cut, whole, out, s) for i, s in enumerate(sources) if cut.reaches(s, out)} for out in outvars]
+def nested_structure(closed: ClosedJaxpr, first_in: int = 0, first_out: int = 0, by_value: bool = False) -> Structure:
+    """The structure of inner code, its outputs by its inputs, both from some place on.
+
+    What mixes is followed element by element only if asked for.
+    """
+    sources, outs = closed.jaxpr.invars[first_in:], closed.jaxpr.outvars[first_out:]
+    analysed = functools.partial(analyse, closed.jaxpr, sources, consts=closed.consts, by_value=by_value)
+    cut, whole = analysed(), functools.cache(lambda: analysed(cut=False))
+    return [{i: _local(cut, whole, out, s) for i, s in enumerate(sources) if cut.reaches(s, out)} for out in outs]
 
 
 def _local(cut: Patterns, whole: Callable[[], Patterns], out: Any, source: Var) -> Local:

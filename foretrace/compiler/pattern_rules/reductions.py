@@ -1,5 +1,7 @@
 """Reductions, cumulative sums and sorts: mixing along the axes they run over."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from foretrace._jax import JaxprEqn
@@ -26,37 +28,30 @@ def reduce_axes(eqn: JaxprEqn, known: Known) -> Structure:
 @rule_for("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 def cumulative(eqn: JaxprEqn, known: Known) -> Structure:
     """An output element depends on those before it along the axis (after it, if reversed)."""
-    operand, axis = eqn.invars[0], eqn.params["axis"]
-    length = operand.aval.shape[axis]
-    reverse = eqn.params["reverse"]
 
-    def build() -> sparse.Matrix:
-        lines = np.moveaxis(index_array(operand), axis, -1)
-        position = np.arange(length)
-        before = position[:, None] <= position[None, :] if reverse else position[:, None] >= position[None, :]
-        sources = np.where(before, lines[..., None, :], -1)
-        sources = np.moveaxis(sources, -2, axis)
-        return sparse.from_lists(sources.reshape(-1, length), size_of(operand))
+    def related(length: int) -> np.ndarray:
+        before = np.tri(length, dtype=bool)
+        return before.T if eqn.params["reverse"] else before
 
-    return [{0: from_matrix(eqn.outvars[0], operand, build, mixing=length > 1)}]
+    return [{0: _along_axis(eqn, 0, eqn.params["axis"], related)}]
 
 
 @rule_for("sort")
 def sort(eqn: JaxprEqn, known: Known) -> Structure:
     """Each operand is permuted along the axis, by data."""
-    axis = eqn.params["dimension"]
-    return [{i: along_axis(eqn, i, axis)} for i in range(len(eqn.outvars))]
+    everything = lambda length: np.ones((length, length), bool)
+    return [{i: _along_axis(eqn, i, eqn.params["dimension"], everything)} for i in range(len(eqn.outvars))]
 
 
-def along_axis(eqn: JaxprEqn, operand: int, axis: int) -> Local:
-    """Every element of a line along `axis` may depend on every other."""
+def _along_axis(eqn: JaxprEqn, operand: int, axis: int, related: Callable[[int], np.ndarray]) -> Local:
+    """Each element of a line along `axis` (a row of `related`) depends on some elements of that line (the columns)."""
     atom = eqn.invars[operand]
     length = atom.aval.shape[axis]
 
     def build() -> sparse.Matrix:
         lines = np.moveaxis(index_array(atom), axis, -1)
-        sources = np.broadcast_to(lines[..., None, :], (*lines.shape, length))
-        return sparse.from_lists(np.moveaxis(sources, -2, axis).reshape(-1, length), size_of(atom))
+        sources = np.moveaxis(np.where(related(length), lines[..., None, :], -1), -2, axis)
+        return sparse.from_lists(sources.reshape(-1, length), size_of(atom))
 
     return from_matrix(eqn.outvars[operand], atom, build, mixing=length > 1)
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from foretrace._jax import Atom, JaxprEqn
 from foretrace.compiler import sparse
-from foretrace.compiler.axismaps import AxisMap
-from foretrace.compiler.pattern import Pattern
 from foretrace.compiler.structure import (
     Known,
     Local,
@@ -161,8 +159,4 @@ def along_axes(
     out: Atom, operand: Atom, index: Sequence[np.ndarray | None], masks: Sequence[np.ndarray | None] | None = None
 ) -> Local:
     """Axis `k` of the output runs over axis `k` of the operand by an index."""
-    local = one_map(out, operand, range(len(index)), index, masks)
-    maps: tuple[AxisMap, ...] = local.pattern.maps or ()
-    if any(mask is not None and not mask.any() for m in maps for mask in m.masks):
-        return Local(Pattern(shape_of(out), shape_of(operand), maps=[]))
-    return local
+    return one_map(out, operand, range(len(index)), index, masks)

@@ -31,7 +31,9 @@ def report_cell(report: "CompilationReport", title: str | None = None) -> str:
     parts = [f"<p>{escape(line)}</p>" for line in ([] if title is None else [first]) + rest]
     if report.level >= 1 and report.parameters:
         parts.append(_parameters(report.graph, report.parameters))
-        parts += [f"<p><b>{r.level.value}</b>: {prose(r.message)}</p>" for r in report if _is_loud(r.level)]
+        parts += [
+            f"<p><b>{r.level.value}</b>: {prose(r.message)}</p>" for r in report if r.level is not DiagnosticLevel.INFO
+        ]
     if report.level >= 2:
         parts.append(f"<details><summary>all of it, as text</summary><pre>{escape(str(report))}</pre></details>")
     return cell(first if title is None else title, *parts)
@@ -49,7 +51,7 @@ def reason_lines(reasons: Sequence[str], most: int) -> list[str]:
 
 
 def _parameters(graph: "ETraceGraph", parameters: Sequence[Parameter]) -> str:
-    wording = Wording(graph.program, several_groups=len(graph.hidden_groups) > 1)
+    wording = Wording(graph)
     return table(HEADER, [_row(graph, parameter, wording) for parameter in parameters])
 
 
@@ -64,7 +66,3 @@ def _row(graph: "ETraceGraph", parameter: Parameter, wording: Wording) -> list[s
         kind_box(parameter.history),
         "<br>".join(reason_lines(parameter.reasons, MOST_REASONS)),
     ]
-
-
-def _is_loud(level: DiagnosticLevel) -> bool:
-    return level is not DiagnosticLevel.INFO

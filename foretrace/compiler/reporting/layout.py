@@ -5,9 +5,10 @@ groups that the parameters reach, so that most arrows do not cross. A path that 
 operator reaches one group, and that group the next, the arrow from the operator to the next group is not drawn.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foretrace._jax import Var
 from foretrace._repr import counted, shape_text
@@ -77,8 +78,7 @@ class Operator:
     parameters: tuple[int, ...]
     direct: list[int]
     mixed: list[int]
-    times: int = 0
-    box: Box = field(default_factory=lambda: Box([]))
+    box: Box
 
 
 @dataclass
@@ -153,20 +153,16 @@ def _is_readout(operator: Operator) -> bool:
 
 
 def _operators(graph: "ETraceGraph", parameters: Sequence[Parameter]) -> list[Operator]:
-    wording = Wording(graph.program, several_groups=len(graph.hidden_groups) > 1)
-    alike: dict[tuple[str, tuple[int, ...]], list[Operator]] = {}
+    wording = Wording(graph)
+    alike: dict[tuple[str, tuple[int, ...]], Counter[Any]] = {}
     for occurrence in {id(o): o for parameter in parameters for o in parameter.occurrences}.values():
-        text, (direct, mixed) = wording.occurrence(occurrence), _reached_groups(graph, occurrence)
-        same = alike.setdefault((text, occurrence.parameters), [])
-        operator = next((o for o in same if (o.direct, o.mixed) == (direct, mixed)), None)
-        if operator is None:
-            operator = Operator(text, occurrence.parameters, direct, mixed)
-            same.append(operator)
-        operator.times += 1
-    operators = [operator for same in alike.values() for operator in same]
-    for operator in operators:
-        times = f" ({operator.times} times)" if operator.times > 1 else ""
-        operator.box = Box(wrap(operator.text + times, WIDE_TEXT))
+        same = alike.setdefault((wording.occurrence(occurrence), occurrence.parameters), Counter())
+        same[tuple(map(tuple, _reached_groups(graph, occurrence)))] += 1
+    operators = []
+    for (text, entering), same in alike.items():
+        for (direct, mixed), times in same.items():
+            box = Box(wrap(text + (f" ({times} times)" if times > 1 else ""), WIDE_TEXT))
+            operators.append(Operator(text, entering, list(direct), list(mixed), box))
     return operators
 
 
@@ -284,10 +280,10 @@ def _spread(picture: Picture, box: Box, arriving: Sequence[tuple[Operator, bool]
 
 def _loops(graph: "ETraceGraph", picture: Picture) -> list[Arrow]:
     """Arrows of groups to themselves and to one another, on the right."""
-    arrows = []
+    arrows, reaches = [], {True: graph.patterns.reaches_directly, False: graph.patterns.reaches_through_mixing}
     for group, box in zip(graph.hidden_groups, picture.groups, strict=True):
         for direct, side, label in ((True, -1, "direct"), (False, 1, "mixing")):
-            if _own(graph, group, direct):
+            if _any(reaches[direct], group.hidden_invars, group.hidden_outvars):
                 near, far = box.middle + side * 0.06, box.middle + side * LOOP
                 ends = (box.right, min(near, far)), (box.right, max(near, far))
                 arrows.append(Arrow(*ends, direct=direct, bulge=BULGE, label=label))
@@ -310,11 +306,6 @@ def _passes(graph: "ETraceGraph", picture: Picture) -> list[Arrow]:
         bulge = BULGE * (1.4 + 0.3 * min(lane, MOST_LANES))
         arrows.append(Arrow((right, heights[0]), (right, heights[1]), direct=False, bulge=bulge))
     return arrows
-
-
-def _own(graph: "ETraceGraph", group: HiddenGroup, direct: bool) -> bool:
-    reaches = graph.patterns.reaches_directly if direct else graph.patterns.reaches_through_mixing
-    return _any(reaches, group.hidden_invars, group.hidden_outvars)
 
 
 def _passed_on(graph: "ETraceGraph") -> list[tuple[int, int]]:

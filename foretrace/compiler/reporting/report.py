@@ -18,7 +18,6 @@ from foretrace.program.records import path_name
 
 if TYPE_CHECKING:
     from foretrace.compiler.graph import ETraceGraph
-    from foretrace.compiler.groups import HiddenGroup
 
 LEVELS = (0, 1, 2, 3)
 
@@ -58,7 +57,7 @@ class CompilationReport(Sequence[CompilationRecord]):
     ) -> None:
         self.graph = graph
         self.level = _checked_level(level)
-        self._kind = None if kind is None else _checked_kind(kind)
+        self.kind = None if kind is None else _checked_kind(kind)
         self._weights = _chosen(weight_path, [p.path for p in graph.parameters], "parameter")
         self._states = _chosen(hidden_path, [leaf.path for leaf in graph.program.hidden], "state")
         self._records = tuple(record for record in graph.diagnostics if self._fits(record))
@@ -101,7 +100,8 @@ class CompilationReport(Sequence[CompilationRecord]):
     @property
     def hidden_groups(self) -> list[tuple[int, list[Path]]]:
         """The number of each group and the paths of its states."""
-        return [(group.index, list(group.hidden_paths)) for group in self._groups()]
+        found = [(group.index, list(group.hidden_paths)) for group in self.graph.hidden_groups]
+        return [(index, paths) for index, paths in found if self._states is None or self._states.intersection(paths)]
 
     @property
     def etrace_weights(self) -> list[tuple[Path, list[int]]]:
@@ -160,11 +160,7 @@ class CompilationReport(Sequence[CompilationRecord]):
             Lines of at most 110 characters.
         """
         level = self.level if level is None else _checked_level(level)
-        text = ReportText(self.graph, self.parameters, self._groups(), self._records, listed=self._kind is not None)
-        return text.at_level(level)
-
-    def _groups(self) -> list["HiddenGroup"]:
-        return [g for g in self.graph.hidden_groups if self._states is None or self._states & set(g.hidden_paths)]
+        return ReportText(self).at_level(level)
 
     def _shows(self, parameter: Parameter) -> bool:
         if self._weights is not None and parameter.path not in self._weights:
@@ -179,7 +175,7 @@ class CompilationReport(Sequence[CompilationRecord]):
 
     def _fits(self, record: CompilationRecord) -> bool:
         return (
-            (self._kind is None or record.kind is self._kind)
+            (self.kind is None or record.kind is self.kind)
             and (self._weights is None or record.weight_path in self._weights)
             and (self._states is None or bool(self._states & set(record.hidden_paths)))
         )
@@ -222,6 +218,3 @@ def _chosen(wanted: Path | str | None, paths: Sequence[Path], noun: str) -> set[
 def _nearest(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     return f" The nearest is `{close[0]}`." if close else ""
-
-
-__all__ = ["CompilationReport"]

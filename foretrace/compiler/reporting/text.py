@@ -5,6 +5,7 @@ more. Reasons that several parameters share are numbered and stand below the tab
 needs one. Higher levels add to the lower ones. The text follows from the graph alone, so two runs give the same.
 """
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -14,9 +15,7 @@ from typing import TYPE_CHECKING
 
 from foretrace._jax import source_line
 from foretrace._repr import counted, shape_text
-from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.history import HistoryKind, Parameter
-from foretrace.compiler.occurrences import Occurrence
 from foretrace.compiler.reporting.tables import WIDTH, paragraph, table
 from foretrace.compiler.reporting.words import (
     HISTORY,
@@ -25,11 +24,12 @@ from foretrace.compiler.reporting.words import (
     Wording,
     readable,
 )
-from foretrace.program.diagnostics import CompilationRecord, DiagnosticLevel
+from foretrace.program.diagnostics import DiagnosticLevel
 from foretrace.program.records import path_name
 
 if TYPE_CHECKING:
     from foretrace.compiler.graph import ETraceGraph
+    from foretrace.compiler.reporting.report import CompilationReport
 
 EXACT = (HistoryKind.ALL, HistoryKind.NONE_NEEDED)
 MOST_LINES = 3  # of one parameter's occurrences in the table
@@ -38,48 +38,44 @@ MOST_REASONS = 2  # of one parameter before they go below the table
 
 @dataclass(frozen=True)
 class ReportText:
-    """The sections of a report.
+    """The sections of a report."""
 
-    Attributes:
-        graph: The compiled graph.
-        parameters: The parameters to show.
-        groups: The groups to show.
-        records: The diagnostics to show.
-        listed: Whether all these diagnostics were asked for, and not warnings alone.
-    """
+    report: "CompilationReport"
 
-    graph: "ETraceGraph"
-    parameters: Sequence[Parameter]
-    groups: Sequence[HiddenGroup]
-    records: Sequence[CompilationRecord]
-    listed: bool = False
+    @property
+    def graph(self) -> "ETraceGraph":
+        return self.report.graph
+
+    @functools.cached_property
+    def parameters(self) -> Sequence[Parameter]:
+        return self.report.parameters
 
     def at_level(self, level: int) -> str:
         """The whole text: 0 the summary, 1 parameters and warnings, 2 groups too, 3 everything."""
+        listed = self.report.kind is not None  # all these diagnostics were asked for, and not warnings alone
         sections = [self._summary(short=level == 0)]
         if level >= 1:
-            sections += [self._parameters(), self._diagnostics(quiet=self.listed, loud=True)]
+            sections += [self._parameters(), self._diagnostics(quiet=listed, loud=True)]
         if level >= 2:
             sections.append(self._groups())
         if level >= 3:
-            sections += [self._occurrences(), self._diagnostics(quiet=not self.listed, loud=False)]
+            sections += [self._occurrences(), self._diagnostics(quiet=not listed, loud=False)]
         return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
     def _summary(self, short: bool) -> list[str]:
-        graph, total = self.graph, counted(len(self.graph.parameters), "parameter")
-        warnings = sum(record.level is not DiagnosticLevel.INFO for record in self.records)
+        every = self.graph.parameters
+        warnings = sum(record.level is not DiagnosticLevel.INFO for record in self.report)
         said = counted(warnings, "warning") if warnings else "no warnings"
-        states = f"{counted(len(graph.program.hidden), 'state')} in {counted(len(graph.hidden_groups), 'group')}"
-        lines = [f"{total}, {states}; {said}.", _verdict(graph.parameters)]
-        if not short and len(self.parameters) < len(graph.parameters):
-            lines.append(f"Showing {len(self.parameters)} of {total}.")
+        lines = [f"{self.graph.sizes}; {said}.", _verdict(every)]
+        if not short and len(self.parameters) < len(every):
+            lines.append(f"Showing {len(self.parameters)} of {counted(len(every), 'parameter')}.")
         return lines
 
     def _parameters(self) -> list[str]:
         if not self.parameters:
             return []
         notes = _notes(self.parameters)
-        wording = Wording(self.graph.program, several_groups=len(self.graph.hidden_groups) > 1)
+        wording = Wording(self.graph)
         entries = [
             _repeated([wording.occurrence(occurrence) for occurrence in parameter.occurrences])
             for parameter in self.parameters
@@ -121,7 +117,7 @@ class ReportText:
                 POSITIONS[group.positions.kind],
                 "yes" if group.coupled else "no",
             ]
-            for group in self.groups
+            for group in (self.graph.hidden_groups[index] for index, _ in self.report.hidden_groups)
         ]
         header = ["group", "states", "shape", "values each", "from step to step", "coupled in step"]
         return table(header, rows, [5, 34, 18, 11, 45, 15])
@@ -133,9 +129,10 @@ class ReportText:
             for occurrence in parameter.occurrences:
                 relation = related.get(id(occurrence))
                 groups = [] if relation is None else [str(group.index) for group in relation.hidden_groups]
+                written = PurePath(source_line(occurrence.eqn)).name  # the folder differs from machine to machine
                 shape = shape_text(occurrence.y_var.aval.shape)
                 facts = [occurrence.primitive.name, occurrence.kind.value, shape, ", ".join(groups) or "none"]
-                rows.append([self._named(parameter.name), *facts, _source(occurrence)])
+                rows.append([self._named(parameter.name), *facts, written])
         header = ["parameter", "operator", "kind", "output", "groups", "written at"]
         return table(header, rows, [26, 20, 11, 14, 8, 40]) if rows else []
 
@@ -144,7 +141,7 @@ class ReportText:
         wanted = {DiagnosticLevel.INFO: quiet, DiagnosticLevel.WARNING: loud, DiagnosticLevel.ERROR: loud}
         return [
             line
-            for record in self.records
+            for record in self.report
             if wanted[record.level]
             for line in paragraph(self._named(record.message), f"{record.level.value} {record.kind.value}: ", "    ")
         ]
@@ -220,8 +217,3 @@ def _repeated(texts: Sequence[str]) -> str:
     lines = [text if count == 1 else f"{text} ({count} times)" for text, count in Counter(texts).items()]
     rest = len(lines) - MOST_LINES
     return "\n".join(lines if rest <= 0 else [*lines[:MOST_LINES], f"and {rest} more"])
-
-
-def _source(occurrence: Occurrence) -> str:
-    """The line of the user's code, without the folder, which differs from machine to machine."""
-    return PurePath(source_line(occurrence.eqn)).name

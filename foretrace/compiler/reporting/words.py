@@ -1,12 +1,13 @@
 """Plain words for what the compiler found: how a value reads, and where a parameter enters.
 
-`Wording` takes a step program and gives short formulas with the names of the user's model: `input @ w`, `decay * v`,
+`Wording` takes a graph and gives short formulas with the names of the user's model: `input @ w`, `decay * v`,
 `spikes @ w_rec`. A value that is a state, an input or a known function of one is written out; any other is written
 `f(v, input)`, after what it is computed from. A state's value after the step is `new v`. Order and text follow from
 the program alone.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,8 +15,10 @@ from foretrace._jax import Atom, JaxprEqn, Literal, Var
 from foretrace.compiler.history import HistoryKind
 from foretrace.compiler.occurrences import Occurrence, OccurrenceKind, Weight
 from foretrace.compiler.positions import TransitionKind
-from foretrace.program.diagnostics import Path
-from foretrace.program.records import Leaf, StepProgram, path_name
+from foretrace.program.records import Leaf, path_name
+
+if TYPE_CHECKING:
+    from foretrace.compiler.graph import ETraceGraph
 
 HISTORY = {
     HistoryKind.ALL: "all",
@@ -46,17 +49,14 @@ UNCHANGED = frozenset(
     "reduce_precision rev etp_element_wise untraced".split()
 )
 COMPARISONS = frozenset("gt ge lt le sign".split())
-OPERATORS: dict[str, Callable[[str, str], str]] = {
-    "dot_general": lambda x, w: f"{x} @ {w}",
-    "etp_matmul": lambda x, w: f"{x} @ {w}",
-    "etp_grouped_matmul": lambda x, w: f"grouped product {x} @ {w}",
-    "etp_sparse_matmul": lambda x, w: f"sparse product {x} @ {w}",
-    "conv_general_dilated": lambda x, w: f"convolution of {x} with {w}",
-    "etp_conv": lambda x, w: f"convolution of {x} with {w}",
-    "gather": lambda x, w: f"embedding {w}[{x}]",
-    "dynamic_slice": lambda x, w: f"embedding {w}[{x}]",
-    "etp_embedding": lambda x, w: f"embedding {w}[{x}]",
-    "etp_einsum": lambda x, w: f"einsum of {x} and {w}",
+LOOKUPS = ("gather", "dynamic_slice", "etp_embedding")
+OPERATORS = {
+    **dict.fromkeys(("dot_general", "etp_matmul"), "{x} @ {w}"),
+    **dict.fromkeys(("conv_general_dilated", "etp_conv"), "convolution of {x} with {w}"),
+    **dict.fromkeys(LOOKUPS, "embedding {w}[{x}]"),
+    "etp_grouped_matmul": "grouped product {x} @ {w}",
+    "etp_sparse_matmul": "sparse product {x} @ {w}",
+    "etp_einsum": "einsum of {x} and {w}",
 }
 OPAQUE = {"scan": "enters a loop", "while": "enters a loop", "cond": "enters a branch"}
 MOST_SOURCES = 3
@@ -67,13 +67,12 @@ class Wording:
     """Names and formulas for the values of one program.
 
     Args:
-        program: The step program.
-        several_groups: Whether spikes are to be told apart by the states that they come from.
+        graph: The compiled graph. Where it has several groups, spikes are told apart by the states that they come from.
     """
 
-    def __init__(self, program: StepProgram, several_groups: bool = False) -> None:
-        self.program = program
-        self._several_groups = several_groups
+    def __init__(self, graph: "ETraceGraph") -> None:
+        self.program = program = graph.program
+        self._several_groups = len(graph.hidden_groups) > 1
         self._definition: dict[Var, JaxprEqn] = {out: eqn for eqn in program.jaxpr.eqns for out in eqn.outvars}
         self._hidden = {*program.hidden_invars, *program.hidden_outvars}
         self._names = self._leaf_names()
@@ -99,28 +98,28 @@ class Wording:
         """A value of the step, by name or by what it is computed from."""
         if atom is None or isinstance(atom, Literal):
             return "constant"
-        return self._chain(atom, self._names) or self._function_of(atom)
+        chain = self._chain(atom, self._names)
+        said = chain or self._listed(atom)
+        return said if chain or said == "constant" else f"f({said})"
 
     def _linear(self, occurrence: Occurrence, weights: str) -> str:
         name = occurrence.primitive.name
-        if name in ("gather", "dynamic_slice", "etp_embedding"):
-            return OPERATORS[name](self._listed(occurrence.x_var), weights)
-        value = self.value(occurrence.x_var)
+        value = self._listed(occurrence.x_var) if name in LOOKUPS else self.value(occurrence.x_var)
         if name == "dot_general" and occurrence.weights[0].index == 0:
             return f"{weights} @ {value}"
-        return OPERATORS[name](value, weights) if name in OPERATORS else f"{_plain(name)}({value}, {weights})"
+        return OPERATORS.get(name, f"{_plain(name)}({{x}}, {{w}})").format(x=value, w=weights)
 
     def _elementwise(self, occurrence: Occurrence, weights: str) -> str:
         eqn, name = occurrence.eqn, occurrence.eqn.primitive.name
+        if name in UNCHANGED and eqn.outvars[0] in self._hidden:
+            return f"{weights} becomes a state"
         if name not in INFIX:
-            return f"{weights} becomes a state" if self._is_set(eqn) else f"elementwise {weights}, in {_called(eqn)}"
+            called = "where" if name == "select_n" else _function(eqn) or name
+            return f"elementwise {weights}, in `{called}`"
         parts = [weights if atom is occurrence.y_var else self._operand(atom) for atom in eqn.invars]
         if INFIX[name] == "+":
             parts.sort(key=lambda part: part == weights)
         return f" {INFIX[name]} ".join(parts)
-
-    def _is_set(self, eqn: JaxprEqn) -> bool:
-        return eqn.primitive.name in UNCHANGED and eqn.outvars[0] in self._hidden
 
     def _operand(self, atom: Atom) -> str:
         return f"{float(atom.val):.3g}" if isinstance(atom, Literal) and np.ndim(atom.val) == 0 else self.value(atom)
@@ -149,7 +148,8 @@ class Wording:
             step = eqn.invars[0].aval.dtype == np.bool_
         else:
             body = eqn.params.get("call_jaxpr") if name.startswith("custom_") else None
-            step = "heaviside" in name or (body is not None and _compares(body.jaxpr.eqns))
+            compares = body is not None and any(inner.primitive.name in COMPARISONS for inner in body.jaxpr.eqns)
+            step = "heaviside" in name or compares
         return step and bool(self._hidden & set(self._sources(eqn.invars)))
 
     def _spikes(self, var: Var) -> str:
@@ -157,10 +157,6 @@ class Wording:
             return "spikes"
         states = [self._names[source].removeprefix("new ") for source in self._sources([var]) if source in self._hidden]
         return f"spikes({', '.join(dict.fromkeys(states))})"
-
-    def _function_of(self, var: Var) -> str:
-        listed = self._listed(var)
-        return "constant" if listed == "constant" else f"f({listed})"
 
     def _listed(self, atom: Atom | None) -> str:
         """What a value is computed from, by name; many states go by one word."""
@@ -185,8 +181,10 @@ class Wording:
         return sorted(found, key=lambda var: self._order[var])
 
     def _leaf_names(self) -> dict[Var, str]:
+        """Those of states are the last key of a path where no other state has the same, otherwise the whole path."""
         program = self.program
-        states = state_names(program.hidden)
+        shorts = [_short(leaf) for leaf in program.hidden]
+        states = [s if shorts.count(s) == 1 else leaf.name for s, leaf in zip(shorts, program.hidden, strict=True)]
         inputs = ["input"] if len(program.inputs) == 1 else [leaf.name for leaf in program.inputs]
         names = dict(zip(program.hidden_invars, states, strict=True))
         names |= {out: f"new {name}" for out, name in zip(program.hidden_outvars, states, strict=True)}
@@ -194,15 +192,10 @@ class Wording:
         return names | dict(zip(program.input_invars, inputs, strict=True))
 
 
-def state_names(leaves: Sequence[Leaf]) -> list[str]:
-    """Short names of states: the last key of a path where no other state has the same, otherwise the whole path."""
-    shorts = [_short(leaf) for leaf in leaves]
-    return [short if shorts.count(short) == 1 else leaf.name for short, leaf in zip(shorts, leaves, strict=True)]
-
-
 def readable(leaves: Sequence[Leaf]) -> Callable[[str], str]:
     """Shortens, in any text, the names whose keys are whole descriptions (some libraries register objects so)."""
-    whole = {leaf.name: path_name(tuple(map(_shortened, leaf.path))) for leaf in leaves}
+    is_long = lambda key: isinstance(key, str) and len(key) > LONGEST_KEY
+    whole = {leaf.name: path_name(tuple("<...>" if is_long(key) else key for key in leaf.path)) for leaf in leaves}
     cut = {name: short for name, short in whole.items() if short != name and list(whole.values()).count(short) == 1}
 
     def shorten(text: str) -> str:
@@ -214,19 +207,9 @@ def readable(leaves: Sequence[Leaf]) -> Callable[[str], str]:
 
 
 def _short(leaf: Leaf) -> str:
-    words = [key for key in leaf.path if isinstance(key, str)]
-    last_is_word = bool(words) and leaf.path[-1] == words[-1]
-    return words[-1] if last_is_word else _indexed(leaf.path)
-
-
-def _shortened(key: object) -> object:
-    return "<...>" if isinstance(key, str) and len(key) > LONGEST_KEY else key
-
-
-def _indexed(path: Path) -> str:
     """The end of a path from its last word on, `w[0]`."""
-    words = [place for place, key in enumerate(path) if isinstance(key, str)]
-    tail = path[words[-1] :] if words else path
+    words = [place for place, key in enumerate(leaf.path) if isinstance(key, str)]
+    tail = leaf.path[words[-1] :] if words else leaf.path
     return "".join(key if isinstance(key, str) else f"[{key}]" for key in tail) or "w"
 
 
@@ -242,15 +225,6 @@ def _function(eqn: JaxprEqn) -> str | None:
     if name.startswith("custom_") and "call_jaxpr" in eqn.params:
         return eqn.params["call_jaxpr"].jaxpr.debug_info.func_name
     return FUNCTIONS.get(name) if sum(isinstance(atom, Literal) for atom in eqn.invars) == 0 else None
-
-
-def _called(eqn: JaxprEqn) -> str:
-    name = eqn.primitive.name
-    return "`where`" if name == "select_n" else f"`{_function(eqn) or name}`"
-
-
-def _compares(eqns: Sequence[JaxprEqn]) -> bool:
-    return any(eqn.primitive.name in COMPARISONS for eqn in eqns)
 
 
 def _plain(name: str) -> str:
