@@ -33,6 +33,9 @@ class Block:
     external: Any = None
 
 
+jax.tree_util.register_dataclass(Block, ["steps", "cotangents", "external"], [])
+
+
 class Rule:
     """What a learning rule offers.
 
