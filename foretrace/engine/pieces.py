@@ -46,8 +46,7 @@ def scan_back(back: Callable[[Any, Any], tuple[Any, Any]], carry: Any, block: An
 
     def one(carry: Any, number: jax.Array) -> tuple[Any, Any]:
         # Cut out here and not before the loop, which would copy the whole block.
-        begin = left + number * size
-        return back(carry, jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, begin, size), block))
+        return back(carry, jax.tree.map(lambda a: _cut(a, left + number * size, size), block))
 
     carry, found = jax.lax.scan(one, carry, jnp.arange(count), reverse=True)
     found = jax.tree.map(lambda a: a.reshape(count * size, *a.shape[2:]), found)
@@ -55,3 +54,10 @@ def scan_back(back: Callable[[Any, Any], tuple[Any, Any]], carry: Any, block: An
         return carry, found
     carry, first = back(carry, jax.tree.map(lambda a: a[:left], block))
     return carry, jax.tree.map(lambda *parts: jnp.concatenate(parts), first, found)
+
+
+def _cut(array: Any, begin: jax.Array, size: int) -> Any:
+    """Some steps of an array; the cotangents of integers hold nothing, wherever they are cut."""
+    if array.dtype == jax.dtypes.float0:
+        return array[:size]
+    return jax.lax.dynamic_slice_in_dim(array, begin, size)

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._checks import optional_count, require_count, require_flag
-from foretrace._jax import is_float
 from foretrace._optional import is_instance
 from foretrace._repr import arrays_text, one_line
 from foretrace.compiler import CompilationReport, ETraceGraph
@@ -492,8 +491,7 @@ class Losses:
         (_, (values, aux)), (by_outputs, by_params) = gradient(outputs, list(further), part)
         by_hidden = [jnp.zeros_like(value) for value in steps.hidden]
         collected = (values, aux, self._observed(steps, outputs, values))
-        floating = [by if is_float(out) else None for by, out in zip(by_outputs, outputs, strict=True)]
-        return Ran(states, steps, Cotangents(floating, by_hidden), collected, part["external"], by_params)
+        return Ran(states, steps, Cotangents(by_outputs, by_hidden), collected, part["external"], by_params)
 
     def window(self, params: Sequence[Any], states: States, part: Any) -> tuple[jax.Array, Window]:
         own, further = self.learner._own(params)

@@ -100,7 +100,7 @@ class EProp(D_RTRL):
     def no_credit(self, plan: Plan) -> "FilteredCredit":
         states = super().no_credit(plan)
         return FilteredCredit(
-            states, {g.index: jnp.zeros(g.varshape, states[g.index][0].dtype) for g in self._own_signals(plan)}
+            states, {g.index: jnp.zeros(g.varshape, states[g.index][0].dtype) for g, _ in self._own_signals(plan)}
         )
 
     def gradients(
@@ -109,22 +109,21 @@ class EProp(D_RTRL):
         assert block.cotangents is not None
         signals, kappa = lin.signals(block.cotangents), self.kappa_filter_decay
         partial, bypass, later = list(signals.partial), list(signals.bypass), dict(credit.filtered)
-        for group in self._own_signals(lin.plan):
-            matrix = self._weights(lin.plan, group)
-            own = (
-                _exact(lin, group, block.cotangents, signals)
-                if matrix is None
-                else _fed(lin, group, block.cotangents, matrix)
-            )
+        for group, matrix in self._own_signals(lin.plan):
+            if matrix is None:
+                own = _exact(lin, group, block.cotangents, signals)
+            else:
+                own = _fed(lin, group, block.cotangents, matrix)
             number = group.index
             partial[number], bypass[number], later[number] = own.filtered(lin, kappa, later[number])
         gradients, states = contracted(lin, transitions, signals, partial, bypass, credit.states)
         return gradients, FilteredCredit(states, later)
 
-    def _own_signals(self, plan: Plan) -> list[HiddenGroup]:
-        """The groups whose learning signal is not the plain derivative of the losses by their states."""
+    def _own_signals(self, plan: Plan) -> list[tuple[HiddenGroup, jax.Array | None]]:
+        """The groups whose learning signal is filtered or fed by fixed weights, with these."""
         chosen = filtered_groups(plan) if self.kappa_filter_decay else ()
-        return [g for g in plan.graph.hidden_groups if g in chosen or self._weights(plan, g) is not None]
+        pairs = zip(plan.graph.hidden_groups, self.feedback_weights(plan), strict=True)
+        return [(group, matrix) for group, matrix in pairs if group in chosen or matrix is not None]
 
     def meet(self, plan: Plan, trace: Eligibility, credit: "FilteredCredit", gradients: list[jax.Array]) -> None:
         super().meet(plan, trace, credit.states, gradients)
