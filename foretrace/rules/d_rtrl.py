@@ -54,6 +54,7 @@ class D_RTRL(Rule):
     """
 
     name: ClassVar[str] = "D_RTRL"
+    in_pieces: ClassVar[bool] = True
     trace_dtype: Any = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
