@@ -117,7 +117,7 @@ def build(setting: Setting) -> tuple[Any, tuple[Any, ...], tuple[int, int, int]]
     run = jax.jit(lambda params, carry, numbers: learner.grad(params, carry, numbers, loss=loss), donate_argnums=1)
     plan, rule = learner.plan, learner.rule
     block = setting.block or even_block(setting.steps, default_block(plan, rule))
-    sizes = trace_bytes(plan, rule), block, step_bytes(plan) * block
+    sizes = trace_bytes(plan, rule), block, step_bytes(plan, rule) * block
     return run, (params, learner.init(state), numbers), sizes
 
 

@@ -36,6 +36,9 @@ class Cotangents:
     hidden: list[Any]
 
 
+jax.tree_util.register_dataclass(Cotangents, ["outputs", "hidden"], [])
+
+
 @dataclass(frozen=True)
 class Signals:
     """The derivatives of the losses of a block, where its steps meet traces and weights.

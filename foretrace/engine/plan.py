@@ -39,6 +39,7 @@ class Link:
     Attributes:
         index: Its number among all links.
         relation: The relation.
+        relation_index: Its number among all relations.
         weight: The value of parameters that enters there.
         weight_index: Its place among the plan's weights.
         group: The group.
@@ -50,6 +51,7 @@ class Link:
 
     index: int
     relation: HiddenParamOpRelation
+    relation_index: int
     weight: Weight
     weight_index: int
     group: HiddenGroup
@@ -224,7 +226,7 @@ def _products(linear: Iterable[Occurrence], known: Known) -> dict[tuple[Var, Var
 
 def _links(graph: ETraceGraph, weight_vars: Sequence[Var], known: Known) -> tuple[Link, ...]:
     links: list[Link] = []
-    for relation in graph.hidden_param_op_relations:
+    for number, relation in enumerate(graph.hidden_param_op_relations):
         parts = zip(relation.hidden_groups, relation.reaches, relation.y_to_hidden_group_jaxprs, strict=True)
         reached = [
             (
@@ -239,7 +241,7 @@ def _links(graph: ETraceGraph, weight_vars: Sequence[Var], known: Known) -> tupl
             edges = edges_for(relation.occurrence, weight, known)
             for group, jaxpr, places, slots in reached:
                 place = weight_vars.index(weight.var)
-                links.append(Link(len(links), relation, weight, place, group, jaxpr, edges, places, slots))
+                links.append(Link(len(links), relation, number, weight, place, group, jaxpr, edges, places, slots))
     return tuple(links)
 
 

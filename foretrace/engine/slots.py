@@ -49,11 +49,18 @@ def structure(matrix: Matrix) -> np.ndarray:
 
 
 def present(matrix: Matrix, where: np.ndarray, zero: jax.Array) -> Matrix:
-    """A matrix with zeros for missing entries that are to be there."""
+    """A matrix with the entries that are to be there alone, zeros for those that are missing."""
     return [
-        [zero if entry is None and wanted else entry for entry, wanted in zip(row, wishes, strict=True)]
+        [(zero if entry is None else entry) if wanted else None for entry, wanted in zip(row, wishes, strict=True)]
         for row, wishes in zip(matrix, where, strict=True)
     ]
+
+
+def unit_product(own: np.ndarray, shape: Sequence[int], dtype: jax.typing.DTypeLike) -> Matrix:
+    """The identity, with an entry wherever a product of matrices of some structure may have one."""
+    size = len(own)
+    filled = np.linalg.matrix_power((own | np.eye(size, dtype=bool)).astype(int), size) > 0
+    return present(identity(size, shape, dtype), filled, jnp.zeros(shape, dtype))
 
 
 def total(parts: Sequence[jax.Array]) -> jax.Array:

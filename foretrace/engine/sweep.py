@@ -12,20 +12,28 @@ import numpy as np
 
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.positions import TransitionKind
-from foretrace.engine.slots import Matrix, Vector, add, multiply, present, structure, total
+from foretrace.engine.slots import Matrix, Vector, add, multiply, present, structure, total, unit_product
 
 
-def credit(group: HiddenGroup, transition: Matrix, partial: Vector, bypass: Vector | None) -> tuple[Vector, Vector]:
-    """The derivatives of later losses of a block by a group's states.
+def no_credit(group: HiddenGroup) -> Vector:
+    """The credit of a group's states where nothing comes later."""
+    return [jnp.zeros(group.varshape, group.dtype)] * group.num_state
+
+
+def credit(
+    group: HiddenGroup, transition: Matrix, partial: Vector, bypass: Vector | None, later: Vector | None = None
+) -> tuple[Vector, Vector]:
+    """The derivatives of later losses by a group's states.
 
     Args:
         group: The group.
         transition: `D` at each step.
         partial: `l` at each step.
         bypass: `b`, likewise; None for zero.
+        later: `c` for the states after the last of these steps; None for zero.
 
     Returns:
-        `c_k` for the states after each step, and `c_0` for those before the block.
+        `c_k` for the states after each step, and `c_0` for those before the first.
     """
 
     def back(later: Vector, step: Any) -> tuple[Vector, Vector]:
@@ -33,30 +41,34 @@ def credit(group: HiddenGroup, transition: Matrix, partial: Vector, bypass: Vect
         before = transposed(group, matrix, add(later, signal))
         return before if past is None else add(before, past), later
 
-    end = [jnp.zeros_like(column[0]) for column in partial]
-    start, after = _scanned_back(back, end, (transition, partial, bypass))
+    end = [jnp.zeros_like(column[0]) for column in partial] if later is None else later
+    start, after = _scanned_back(back, end, (transition, partial, bypass), len(partial[0]))
     return after, start
 
 
-def products(transition: Matrix, unit: Matrix) -> tuple[Matrix, Matrix]:
+def no_span(group: HiddenGroup) -> Matrix:
+    """The product of no transitions of a group."""
+    own = np.array([[not pattern.is_empty for pattern in row] for row in group.positions.patterns])
+    return unit_product(own, group.varshape, group.dtype)
+
+
+def products(transition: Matrix, span: Matrix, count: int) -> tuple[Matrix, Matrix]:
     """The products of an aligned group's transitions to the end of a block.
 
     Args:
-        transition: `D` at each step.
-        unit: The identity at each step.
+        transition: `D` at each of some steps.
+        span: The product of the transitions after these steps.
+        count: How many steps there are.
 
     Returns:
         `P_k = D_K ... D_{k+1}` for each step, and the product of all.
     """
-    size, one = len(transition), jax.tree.leaves(unit)[0][0]
-    filled = np.linalg.matrix_power((structure(transition) | np.eye(size, dtype=bool)).astype(int), size) > 0
-    zero = jnp.zeros_like(one)
+    filled, zero = structure(span), jnp.zeros_like(jax.tree.leaves(span)[0])
 
-    def back(later: Matrix, step: Any) -> tuple[Matrix, Matrix]:
-        return present(multiply(later, step[0]), filled, zero), later
+    def back(later: Matrix, step: Matrix) -> tuple[Matrix, Matrix]:
+        return present(multiply(later, step), filled, zero), later
 
-    end = present(jax.tree.map(lambda a: a[0], unit), filled, zero)
-    start, after = _scanned_back(back, end, (transition, unit))
+    start, after = _scanned_back(back, span, transition, count)
     return after, start
 
 
@@ -72,12 +84,12 @@ def transposed(group: HiddenGroup, matrix: Matrix, signal: Vector) -> Vector:
     return [total(found) if (found := parts(j)) else jnp.zeros_like(signal[j]) for j in size]
 
 
-def _scanned_back(back: Any, end: Any, steps: Any) -> tuple[Any, Any]:
+def _scanned_back(back: Any, end: Any, steps: Any, count: int) -> tuple[Any, Any]:
     """A reverse scan; a single step needs no loop."""
-    if jax.tree.leaves(steps)[0].shape[0] == 1:
+    if count == 1:
         start, last = back(end, jax.tree.map(lambda a: a[0], steps))
         return start, jax.tree.map(lambda a: a[None], last)
-    return jax.lax.scan(back, end, steps, reverse=True)
+    return jax.lax.scan(back, end, steps, length=count, reverse=True)
 
 
 def _gathered(group: HiddenGroup, values: jax.Array, i: int, j: int) -> jax.Array:

@@ -1,13 +1,14 @@
 """Per-parameter traces: one value for every edge of a link, place and slot.
 
-`advance` takes the traces through a block, `e <- (D_K ... D_1) e + sum_k A(x_k) s_k` with `s_k = D_K ... D_{k+1} F_k`:
-one product of matrices per slot, however many steps the block has. Where positions move from step to step, or have
-many values, the block is walked step by step.
+A block takes a trace to `e <- (D_K ... D_1) e + sum_k A(x_k) s_k` with `s_k = D_K ... D_{k+1} F_k`. `enter` gives `x`
+and `s` of the steps, piece by piece from the end of the block; `advance` then needs one product of matrices per slot,
+however many steps there are. Where positions move from step to step, or have many values, `s` is `F` alone, and the
+block is walked step by step.
 """
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from foretrace.engine.linearise import Linearised
 from foretrace.engine.memory import check_trace
 from foretrace.engine.plan import Link
 from foretrace.engine.slots import Matrix, Vector, total
-from foretrace.engine.sweep import products
+from foretrace.engine.sweep import no_span, products
 
 Trace = dict[int, jax.Array]
 
@@ -27,43 +28,94 @@ def zero_trace(link: Link, dtype: Any = None) -> Trace:
     return {slot: jnp.zeros(link.trace_shape, dtype or link.dtype) for slot in link.slots}
 
 
-def advance_all(lin: Linearised, transitions: Sequence[Matrix], traces: Sequence[Trace]) -> list[Trace]:
-    """Takes the traces of all links through a block, given `D` of every group."""
-    together = {link.group.index: link.group for link in lin.plan.links if not link.places.step_by_step}
-    spans = {index: products(transitions[index], lin.identity(group)) for index, group in together.items()}
-    return [
-        advance(link, lin, transitions[link.group.index], trace, spans.get(link.group.index))
-        for link, trace in zip(lin.plan.links, traces, strict=True)
-    ]
+class Entering(NamedTuple):
+    """What enters the traces at each of some steps, every array with a leading axis of steps.
+
+    Attributes:
+        data: What each operator multiplies, for a weight of it.
+        values: For each slot of a group what the output of an operator does to it by the end of the block; by the end
+            of the step where the group is walked step by step.
+        transitions: `D` of the groups that are walked step by step, by their number.
+    """
+
+    data: dict[tuple[int, int], Any]
+    values: dict[tuple[int, int], Trace]
+    transitions: dict[int, Matrix]
+
+    def of(self, link: Link) -> tuple[Any, Trace]:
+        """What enters the trace of one link: data and values."""
+        return self.data[_data_key(link)], self.values[_value_key(link)]
 
 
-def advance(
-    link: Link, lin: Linearised, transition: Matrix, trace: Trace, span: tuple[Matrix, Matrix] | None = None
-) -> Trace:
-    """Takes a trace through a block.
+def _data_key(link: Link) -> tuple[int, int]:
+    """The same for all groups that an operator reaches."""
+    return link.relation_index, link.weight_index
+
+
+def _value_key(link: Link) -> tuple[int, int]:
+    """The same for all weights of an operator."""
+    return link.relation_index, link.group.index
+
+
+Spans = dict[int, Matrix]
+
+
+def no_spans(links: Sequence[Link]) -> Spans:
+    """For each group whose transitions are multiplied, the product of none."""
+    return {link.group.index: no_span(link.group) for link in links if not link.places.step_by_step}
+
+
+def enter(
+    links: Sequence[Link], lin: Linearised, transitions: Sequence[Matrix], spans: Spans
+) -> tuple[Spans, Entering]:
+    """What enters the traces of some links at each step.
 
     Args:
-        link: The link.
-        lin: The derivatives of the block's steps.
-        transition: `D` of the link's group at each step.
-        trace: The trace before the block.
-        span: The products of `D` to the block's end, where they are known (`sweep.products`).
+        links: The links.
+        lin: The derivatives of the steps.
+        transitions: `D` of every group.
+        spans: The products of the transitions after these steps.
 
     Returns:
-        The trace after it, in the same dtype.
+        The products with these steps, and what enters.
     """
-    data = lin.data(link)
-    if not link.places.step_by_step:
-        factors, whole = products(transition, lin.identity(link.group)) if span is None else span
-        return stepped(link, trace, whole, data, lin.push(link, factors))
-    entering = lin.entering(link)
+    found = {index: products(transitions[index], span, lin.count) for index, span in spans.items()}
+    factors = {index: each for index, (each, _) in found.items()}
+    entering = Entering(
+        {key: lin.data(link) for key, link in {_data_key(link): link for link in links}.items()},
+        {key: _values(link, lin, factors) for key, link in {_value_key(link): link for link in links}.items()},
+        {link.group.index: transitions[link.group.index] for link in links if link.group.index not in spans},
+    )
+    return {index: span for index, (_, span) in found.items()}, entering
+
+
+def _values(link: Link, lin: Linearised, factors: Spans) -> Trace:
+    return lin.push(link, factors[link.group.index]) if link.group.index in factors else lin.entering(link)
+
+
+def advance_all(links: Sequence[Link], traces: Sequence[Trace], spans: Spans, entering: Entering) -> list[Trace]:
+    """Takes the traces of some links through a block, in the same dtypes.
+
+    Args:
+        links: The links.
+        traces: Their traces before the block.
+        spans: The products of all transitions of the block.
+        entering: What enters at each of its steps.
+    """
+    return [_advanced(link, trace, spans, entering) for link, trace in zip(links, traces, strict=True)]
+
+
+def _advanced(link: Link, trace: Trace, spans: Spans, entering: Entering) -> Trace:
+    data, values = entering.of(link)
+    if link.group.index in spans:
+        return stepped(link, trace, spans[link.group.index], data, values)
 
     def one(trace: Trace, step: Any) -> tuple[Trace, None]:
         matrix, *rest = step
         data, values = jax.tree.map(lambda a: a[None], rest)
         return stepped(link, trace, matrix, data, values), None
 
-    return jax.lax.scan(one, trace, (transition, data, entering))[0]
+    return jax.lax.scan(one, trace, (entering.transitions[link.group.index], data, values))[0]
 
 
 def stepped(link: Link, trace: Trace, matrix: Matrix, data: Any, entering: Trace) -> Trace:

@@ -15,7 +15,7 @@ from foretrace.rules.rule import Rule
 
 SMALLEST_BUDGET, LARGEST_BUDGET = 16 * 2**20, 256 * 2**20
 TRACES = 6  # a block of so many times the traces' memory makes a pass over the traces cheap
-LARGEST_BLOCK = 200
+LARGEST_BLOCK = 400
 
 
 def default_block(plan: Plan, rule: Rule, budget: int | None = None) -> int:
@@ -28,12 +28,12 @@ def default_block(plan: Plan, rule: Rule, budget: int | None = None) -> int:
             16 MiB, and at most 256 MiB or the size of the traces.
 
     Returns:
-        A number of steps from 1 to 200.
+        A number of steps from 1 to 400.
     """
     if budget is None:
         traces = trace_bytes(plan, rule)
         budget = min(max(SMALLEST_BUDGET, TRACES * traces), max(LARGEST_BUDGET, traces))
-    return int(min(LARGEST_BLOCK, max(1, budget // max(1, step_bytes(plan)))))
+    return int(min(LARGEST_BLOCK, max(1, budget // max(1, step_bytes(plan, rule)))))
 
 
 def even_block(length: int, largest: int) -> int:
@@ -53,12 +53,28 @@ def trace_bytes(plan: Plan, rule: Rule) -> int:
     return sum(_bytes(leaf) for leaf in leaves)
 
 
-def step_bytes(plan: Plan) -> int:
-    """About what one step adds to the memory of a block."""
+def step_bytes(plan: Plan, rule: Rule) -> int:
+    """About what one step adds to the memory of a block: what it starts from and gives, and what a rule holds of it."""
     program = plan.program
     states = [leaf.aval for leaf in (*program.hidden, *program.other, *program.inputs, *program.outputs)]
-    total = sum(_bytes(aval) for aval in states)
-    total += sum(2 * _bytes(var.aval) for var in (*plan.saved_vars, *plan.needed_vars))
+    total = sum(_bytes(aval) for aval in (*states, *(var.aval for var in plan.saved_vars)))
+    return total + (_entering_bytes(plan) if rule.in_pieces else _derivative_bytes(plan))
+
+
+def _entering_bytes(plan: Plan) -> int:
+    """What enters the traces in a step, and room for as much of the rest."""
+    data = {(link.relation_index, link.weight_index): link.edges.data_size for link in plan.links}
+    values = {
+        (link.relation_index, link.group.index): len(link.slots) * link.places.reach.fan * _bytes(link.y_var.aval)
+        for link in plan.links
+    }
+    itemsize = max((link.y_var.aval.dtype.itemsize for link in plan.links), default=0)
+    return 3 * (sum(data.values()) * itemsize + sum(values.values())) // 2
+
+
+def _derivative_bytes(plan: Plan) -> int:
+    """All derivatives of a step, which a rule that takes a block as a whole holds at once."""
+    total = sum(_bytes(var.aval) for var in plan.saved_vars) + sum(2 * _bytes(var.aval) for var in plan.needed_vars)
     for group in plan.graph.hidden_groups:
         whole = sum(_bytes(var.aval) for var in group.hidden_outvars)
         total += whole * (3 + 2 * group.num_state)

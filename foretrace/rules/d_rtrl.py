@@ -1,7 +1,12 @@
-"""D-RTRL: a trace for every parameter and position, carried by the diagonal of the transition."""
+"""D-RTRL: a trace for every parameter and position, carried by the diagonal of the transition.
+
+A block is walked from its end, piece by piece (`engine/pieces.py`). Each piece gives a part of the gradient and what
+enters the traces, and hands on two things: the credit of the states before it, and the product of its transitions. The
+traces are read once, where they meet the credit of the states before the block, and changed once.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -10,10 +15,11 @@ import jax.numpy as jnp
 from foretrace._checks import require_floating_dtype
 from foretrace.engine.in_step import add_at, in_step_gradient
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
+from foretrace.engine.pieces import piece_steps, scan_back
 from foretrace.engine.plan import Plan
 from foretrace.engine.slots import Matrix, Vector, add, subtract
-from foretrace.engine.sweep import credit
-from foretrace.engine.traces import Trace, advance_all, after, contract, zero_trace
+from foretrace.engine.sweep import credit, no_credit
+from foretrace.engine.traces import Trace, advance_all, after, contract, enter, no_spans, zero_trace
 from foretrace.errors import NotSupportedError
 from foretrace.rules.rule import Block, Rule
 
@@ -48,6 +54,7 @@ class D_RTRL(Rule):
     """
 
     name: ClassVar[str] = "D_RTRL"
+    in_pieces: ClassVar[bool] = True
     trace_dtype: Any = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -72,34 +79,69 @@ class D_RTRL(Rule):
     def advance(
         self, plan: Plan, params: Sequence[Any], block: Block, trace: Any
     ) -> tuple[list[jax.Array] | None, Any]:
-        lin = Linearised(plan, plan.weights(params), block.steps)
-        transitions = self.transitions(lin)
-        cotangents = self.cotangents(plan, block)
-        if cotangents is None:
-            return None, self.carry(lin, transitions, trace)
-        gradients = self.gradients(lin, transitions, block, cotangents, trace)
-        if _outweigh(trace, gradients):
-            transitions = after(transitions, gradients)
-        return plan.pull_back(params, gradients), self.carry(lin, transitions, trace)
+        weights = plan.weights(params)
+        block = replace(block, cotangents=self.cotangents(plan, block))
+        learns = block.cotangents is not None
 
-    def carry(self, lin: Linearised, transitions: Sequence[Matrix], trace: Eligibility) -> Eligibility:
-        """The trace after a block."""
-        return Eligibility(advance_all(lin, transitions, trace.e))
+        def back(handed: Any, part: Block) -> tuple[Any, Any]:
+            credit, gradients, spans = handed
+            lin = Linearised(plan, weights, part.steps)
+            transitions = self.transitions(lin)
+            if learns:
+                found, credit = self.gradients(lin, transitions, part, credit)
+                gradients = [a + b for a, b in zip(gradients, found, strict=True)]
+            spans, entering = self.enter(lin, transitions, spans)
+            return (credit, gradients, spans), entering
+
+        start = (self.no_credit(plan), plan.zero_gradients()) if learns else (None, None)
+        size = piece_steps(plan, jax.tree.leaves(block.steps)[0].shape[0])
+        (credit, gradients, spans), entering = scan_back(back, (*start, self.no_spans(plan)), block, size)
+        if not learns:
+            return None, self.carry(plan, trace, spans, entering)
+        self.meet(plan, trace, credit, gradients)
+        if _outweigh(trace, gradients):
+            spans = after(spans, gradients)
+        return plan.pull_back(params, gradients), self.carry(plan, trace, spans, entering)
+
+    def no_credit(self, plan: Plan) -> Any:
+        """The credit of the states where nothing comes later."""
+        return [no_credit(group) for group in plan.graph.hidden_groups]
+
+    def no_spans(self, plan: Plan) -> Any:
+        """What the transitions of no steps come to."""
+        return no_spans(plan.links)
 
     def gradients(
-        self, lin: Linearised, transitions: Sequence[Matrix], block: Block, cotangents: Cotangents, trace: Eligibility
-    ) -> list[jax.Array]:
-        """The gradients of the weights by the losses of a block, the trace before it given."""
-        signals = lin.signals(cotangents)
-        return contracted(lin, transitions, signals, signals.partial, signals.bypass, trace.e)
+        self, lin: Linearised, transitions: Sequence[Matrix], block: Block, credit: Any
+    ) -> tuple[list[jax.Array], Any]:
+        """The gradients of the weights by the losses of some steps and by the credit of the states after them.
+
+        Returns:
+            One gradient for each weight, and the credit of the states before the steps.
+        """
+        assert block.cotangents is not None
+        signals = lin.signals(block.cotangents)
+        return contracted(lin, transitions, signals, signals.partial, signals.bypass, credit)
+
+    def enter(self, lin: Linearised, transitions: Sequence[Matrix], spans: Any) -> tuple[Any, Any]:
+        """What the transitions of some steps and all later ones come to, and what enters the traces."""
+        return enter(lin.plan.links, lin, transitions, spans)
+
+    def meet(self, plan: Plan, trace: Eligibility, credit: Any, gradients: list[jax.Array]) -> None:
+        """Adds to gradients what the trace before a block is worth, by the credit of the states there."""
+        for link, e in zip(plan.links, trace.e, strict=True):
+            add_at(gradients, link.weight_index, contract(link, e, credit[link.group.index]))
+
+    def carry(self, plan: Plan, trace: Eligibility, spans: Any, entering: Any) -> Eligibility:
+        """The trace after a block."""
+        return Eligibility(advance_all(plan.links, trace.e, spans, entering))
 
     def credit(
         self, plan: Plan, params: Sequence[Any], trace: Eligibility, signal: Sequence[jax.Array]
     ) -> list[jax.Array]:
         gradients = plan.zero_gradients()
-        for link, e in zip(plan.links, trace.e, strict=True):
-            own = link.group.cotangent_slots(plan.of_group(link.group, signal))
-            add_at(gradients, link.weight_index, contract(link, e, own))
+        groups = plan.graph.hidden_groups
+        D_RTRL.meet(self, plan, trace, [g.cotangent_slots(plan.of_group(g, signal)) for g in groups], gradients)
         return plan.pull_back(params, gradients)
 
 
@@ -123,30 +165,28 @@ def contracted(
     signals: Signals,
     partial: Sequence[Vector],
     bypass: Sequence[Vector | None],
-    trace: Sequence[Trace],
-) -> list[jax.Array]:
-    """The gradients of the weights by signals on the states of a block, of losses or of a rule's own making.
+    later: Sequence[Vector],
+) -> tuple[list[jax.Array], list[Vector]]:
+    """The gradients of the weights by signals on the states of some steps, of losses or of a rule's own making.
 
     Args:
-        lin: The derivatives of the block's steps.
+        lin: The derivatives of the steps.
         transitions: What carries the traces of each group.
         signals: The derivatives of the losses, for all that acts otherwise than directly through the states of a group.
         partial: For each group, what multiplies the trace after each step.
         bypass: For each group, what multiplies the trace before each step; None for zero.
-        trace: The traces before the block.
+        later: For each group, the credit of its states after the last step.
 
     Returns:
-        One gradient for each weight.
+        One gradient for each weight, and for each group the credit of its states before the first step.
     """
     plan = lin.plan
     credits = [
-        credit(group, transitions[group.index], partial[group.index], bypass[group.index])
+        credit(group, transitions[group.index], partial[group.index], bypass[group.index], later[group.index])
         for group in plan.graph.hidden_groups
     ]
     history: list[Any] = [None] * len(plan.links)
-    for link, e in zip(plan.links, trace, strict=True):
-        later, start = credits[link.group.index]
-        own, exact = partial[link.group.index], signals.partial[link.group.index]
-        history[link.index] = lin.pull(link, later if own is exact else add(later, subtract(own, exact)))
-        add_at(signals.weights, link.weight_index, contract(link, e, start))
-    return in_step_gradient(plan, lin, signals, history)
+    for link in plan.links:
+        after, own, exact = credits[link.group.index][0], partial[link.group.index], signals.partial[link.group.index]
+        history[link.index] = lin.pull(link, after if own is exact else add(after, subtract(own, exact)))
+    return in_step_gradient(plan, lin, signals, history), [start for _, start in credits]

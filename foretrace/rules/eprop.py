@@ -6,12 +6,12 @@ D-RTRL, times the derivative of the spike by them, which is the factor of the gr
 
 A block of steps needs no system of twice the size for that. The learning signal, filtered backward over the block,
 `G_k = L_k + kappa G_{k+1}`, meets `psi_k eps_k` where `L_k` would meet `ebar_k`; the `ebar` from before the block meets
-`kappa G_1`.
+`kappa G_1`. So `G` is handed from piece to piece of a block beside the credit of the states.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +27,8 @@ from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.outputs import loss_by_output, output_factor, output_factor_before, output_pull
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector, add, scale, subtract, total
-from foretrace.engine.sweep import credit
-from foretrace.engine.traces import Trace, advance, stepped
+from foretrace.engine.sweep import credit, no_credit
+from foretrace.engine.traces import Entering, Spans, Trace, stepped
 from foretrace.rules.d_rtrl import D_RTRL, Eligibility, contracted
 from foretrace.rules.helpers import FixedRandomFeedback, as_key, key_numbers
 from foretrace.rules.rule import Block
@@ -97,45 +97,117 @@ class EProp(D_RTRL):
         key = jax.random.fold_in(as_key(self.random_feedback_key), group.index)
         return FixedRandomFeedback(batch.features, units, key, 1 / float(np.sqrt(units))).B
 
-    def carry(self, lin: Linearised, transitions: Sequence[Matrix], trace: Eligibility) -> Eligibility:
-        if trace.filtered is None:
-            return super().carry(lin, transitions, trace)
-        factors = {
-            group: output_factor(lin, lin.plan.group_outputs[group.index]) for group in filtered_groups(lin.plan)
-        }
-        traces, filtered = [], []
-        for link, e, bar in zip(lin.plan.links, trace.e, trace.filtered, strict=True):
-            transition = transitions[link.group.index]
-            if bar is None:
-                after, low = advance(link, lin, transition, e), None
-            else:
-                after, low = _filtered(link, lin, transition, factors[link.group], self.kappa_filter_decay, e, bar)
-            traces.append(after)
-            filtered.append(low)
-        return Eligibility(traces, filtered)
+    def no_credit(self, plan: Plan) -> "FilteredCredit":
+        states = super().no_credit(plan)
+        return FilteredCredit(
+            states, {g.index: jnp.zeros(g.varshape, states[g.index][0].dtype) for g, _ in self._own_signals(plan)}
+        )
 
     def gradients(
-        self, lin: Linearised, transitions: Sequence[Matrix], block: Block, cotangents: Cotangents, trace: Eligibility
-    ) -> list[jax.Array]:
-        kappa = self.kappa_filter_decay
-        if self.feedback == "symmetric" and not kappa:
-            return super().gradients(lin, transitions, block, cotangents, trace)
-        signals = lin.signals(cotangents)
-        weights = self.feedback_weights(lin.plan)
-        partial, bypass = list(signals.partial), list(signals.bypass)
-        before: list[Any] = [None] * len(partial)
-        chosen = filtered_groups(lin.plan) if kappa else ()
-        for group, matrix in zip(lin.plan.graph.hidden_groups, weights, strict=True):
-            if matrix is None and group not in chosen:
-                continue
-            own = _exact(lin, group, cotangents, signals) if matrix is None else _fed(lin, group, cotangents, matrix)
-            partial[group.index], bypass[group.index], before[group.index] = own.filtered(lin, kappa)
-        gradients = contracted(lin, transitions, signals, partial, bypass, trace.e)
-        for link, bar in zip(lin.plan.links, trace.filtered or [None] * len(trace.e), strict=True):
+        self, lin: Linearised, transitions: Sequence[Matrix], block: Block, credit: "FilteredCredit"
+    ) -> tuple[list[jax.Array], "FilteredCredit"]:
+        assert block.cotangents is not None
+        signals, kappa = lin.signals(block.cotangents), self.kappa_filter_decay
+        partial, bypass, later = list(signals.partial), list(signals.bypass), dict(credit.filtered)
+        for group, matrix in self._own_signals(lin.plan):
+            if matrix is None:
+                own = _exact(lin, group, block.cotangents, signals)
+            else:
+                own = _fed(lin, group, block.cotangents, matrix)
+            number = group.index
+            partial[number], bypass[number], later[number] = own.filtered(lin, kappa, later[number])
+        gradients, states = contracted(lin, transitions, signals, partial, bypass, credit.states)
+        return gradients, FilteredCredit(states, later)
+
+    def _own_signals(self, plan: Plan) -> list[tuple[HiddenGroup, jax.Array | None]]:
+        """The groups whose learning signal is filtered or fed by fixed weights, with these."""
+        chosen = filtered_groups(plan) if self.kappa_filter_decay else ()
+        pairs = zip(plan.graph.hidden_groups, self.feedback_weights(plan), strict=True)
+        return [(group, matrix) for group, matrix in pairs if group in chosen or matrix is not None]
+
+    def meet(self, plan: Plan, trace: Eligibility, credit: "FilteredCredit", gradients: list[jax.Array]) -> None:
+        super().meet(plan, trace, credit.states, gradients)
+        for link, bar in zip(plan.links, trace.filtered or [None] * len(trace.e), strict=True):
             if bar is not None:
-                part = link.edges.contract(bar, link.places.at(before[link.group.index]))
-                add_at(gradients, link.weight_index, part)
-        return gradients
+                later = credit.filtered[link.group.index]
+                signal = later if _reads_past(plan, link.group) else self.kappa_filter_decay * later
+                add_at(gradients, link.weight_index, link.edges.contract(bar, link.places.at(signal)))
+
+    def no_spans(self, plan: Plan) -> "FilteredSpans":
+        spans, chosen = super().no_spans(plan), filtered_groups(plan) if self.kappa_filter_decay else ()
+        swept = {g.index: no_credit(g) for g in chosen if g.index in spans}
+        return FilteredSpans(spans, swept, jnp.ones(()))
+
+    def enter(
+        self, lin: Linearised, transitions: Sequence[Matrix], spans: "FilteredSpans"
+    ) -> tuple["FilteredSpans", "FilteredEntering"]:
+        states, entering = super().enter(lin, transitions, spans.states)
+        kappa, plan = self.kappa_filter_decay, lin.plan
+        factors = {g.index: output_factor(lin, plan.group_outputs[g.index]) for g in filtered_groups(plan) if kappa}
+        powers = spans.power * kappa ** jnp.arange(lin.count - 1, -1, -1, dtype=spans.power.dtype)
+        swept: dict[int, Vector] = {}
+        rows: dict[int, jax.Array] = {}
+        for index, later in spans.swept.items():
+            group, factor = plan.graph.hidden_groups[index], factors.pop(index)
+            weighted = [jnp.einsum("k,k...->k...", powers.astype(part.dtype), part) for part in factor]
+            credits, swept[index] = credit(group, transitions[index], weighted, None, later)
+            own = add(credits, weighted)
+            rows |= {link.index: lin.push_row(link, own) for link in plan.links if link.group is group}
+        after = FilteredSpans(states, swept, spans.power * kappa**lin.count)
+        return after, FilteredEntering(entering, rows, factors)
+
+    def carry(
+        self, plan: Plan, trace: Eligibility, spans: "FilteredSpans", entering: "FilteredEntering"
+    ) -> Eligibility:
+        states = super().carry(plan, trace, spans.states, entering.states)
+        if trace.filtered is None:
+            return states
+        parts = zip(plan.links, trace.e, trace.filtered, strict=True)
+        return states._replace(
+            filtered=[
+                None if bar is None else _low_passed(link, e, bar, self, spans, entering) for link, e, bar in parts
+            ]
+        )
+
+
+class FilteredCredit(NamedTuple):
+    """What later losses are worth: by the states, and by the filtered traces.
+
+    Attributes:
+        states: The credit of each group's states.
+        filtered: `G` of the next step, by the number of the group.
+    """
+
+    states: list[Vector]
+    filtered: dict[int, jax.Array]
+
+
+class FilteredSpans(NamedTuple):
+    """What takes the traces before some steps to the end of a block.
+
+    Attributes:
+        states: The products of the transitions.
+        swept: What a state adds to the filtered trace by then, by the number of the group.
+        power: What is left of a filtered trace.
+    """
+
+    states: Spans
+    swept: dict[int, Vector]
+    power: jax.Array
+
+
+class FilteredEntering(NamedTuple):
+    """What enters the traces at each step.
+
+    Attributes:
+        states: What enters those of the states.
+        rows: What the operator of each link adds to the filtered trace by the end of the block.
+        factors: `psi`, of the groups that are walked step by step.
+    """
+
+    states: Entering
+    rows: dict[int, jax.Array]
+    factors: dict[int, Vector]
 
 
 @dataclass(frozen=True)
@@ -156,59 +228,51 @@ class GroupSignal:
     partial: Vector
     bypass: Vector | None
 
-    def filtered(self, lin: Linearised, kappa: float) -> tuple[Vector, Vector | None, jax.Array]:
-        """Signals on new and previous states, and on the filtered trace before the block, that come to the same."""
+    def filtered(self, lin: Linearised, kappa: float, later: jax.Array) -> tuple[Vector, Vector | None, jax.Array]:
+        """Signals on new and previous states that come to the same, and `G` of the first step, given the one after."""
         output = lin.plan.group_outputs[self.group.index]
+        summed = backward_filter(self.on_output, kappa, later)
+        first = summed[0].astype(later.dtype)
         if self.past and not kappa:
             more = scale(output_factor_before(lin, output), self.on_output)
-            return self.partial, more if self.bypass is None else add(self.bypass, more), self.on_output[0]
-        summed = backward_filter(self.on_output, kappa)
-        start = summed[0] if self.past else kappa * summed[0]
+            return self.partial, more if self.bypass is None else add(self.bypass, more), first
         if self.past:
-            summed = jnp.concatenate([summed[1:], jnp.zeros_like(summed[:1])])
-        return add(self.partial, output_pull(lin, output, summed)), self.bypass, start
+            summed = jnp.concatenate([summed[1:], later[None].astype(summed.dtype)])
+        return add(self.partial, output_pull(lin, output, summed)), self.bypass, first
 
 
-def backward_filter(signal: jax.Array, kappa: float) -> jax.Array:
-    """`G_k = L_k + kappa G_{k+1}` along the first axis."""
-    if not kappa or signal.shape[0] == 1:
+def backward_filter(signal: jax.Array, kappa: float, later: jax.Array) -> jax.Array:
+    """`G_k = L_k + kappa G_{k+1}` along the first axis, given the one after the last."""
+    if not kappa:
         return signal
 
     def back(later: jax.Array, own: jax.Array) -> tuple[jax.Array, jax.Array]:
         total = own + kappa * later
         return total, total
 
-    return jax.lax.scan(back, jnp.zeros_like(signal[0]), signal, reverse=True)[1]
+    later = later.astype(signal.dtype)
+    return back(later, signal)[1] if len(signal) == 1 else jax.lax.scan(back, later, signal, reverse=True)[1]
 
 
-def _filtered(
-    link: Link, lin: Linearised, transition: Matrix, factor: Vector, kappa: float, trace: Trace, bar: jax.Array
-) -> tuple[Trace, jax.Array]:
-    """Takes the trace of the states and the filtered one through a block."""
-    if link.places.moves:
-        return _filtered_by_steps(link, lin, transition, factor, kappa, trace, bar)
-    powers = kappa ** jnp.arange(lin.count - 1, -1, -1, dtype=factor[0].dtype)
-    weighted = [jnp.einsum("k,k...->k...", powers, part) for part in factor]
-    later, start = credit(link.group, transition, weighted, None)
-    entering = link.edges.accumulate(lin.data(link), lin.push_row(link, add(later, weighted)))
-    total = kappa**lin.count * bar + entering + _times(link, start, trace)
-    return advance(link, lin, transition, trace), total.astype(bar.dtype)
+def _low_passed(
+    link: Link, trace: Trace, bar: jax.Array, rule: EProp, spans: FilteredSpans, entering: FilteredEntering
+) -> jax.Array:
+    """The filtered trace after a block, given both traces before it."""
+    index, (data, values) = link.group.index, entering.states.of(link)
+    if index in spans.swept:
+        left = spans.power.astype(bar.dtype) * bar
+        entered = link.edges.accumulate(data, entering.rows[link.index])
+        return (left + entered + _times(link, spans.swept[index], trace)).astype(bar.dtype)
 
-
-def _filtered_by_steps(
-    link: Link, lin: Linearised, transition: Matrix, factor: Vector, kappa: float, trace: Trace, bar: jax.Array
-) -> tuple[Trace, jax.Array]:
-    """The same where positions move from step to step; the filtered trace stays at the position of the output."""
-
+    # Positions move from step to step; the filtered trace stays at the position of the output.
     def one(carry: Any, step: Any) -> tuple[Any, None]:
         trace, bar = carry
         matrix, psi, *rest = step
-        data, entering = jax.tree.map(lambda a: a[None], rest)
-        trace = stepped(link, trace, matrix, data, entering)
-        return (trace, (kappa * bar + _times(link, psi, trace)).astype(bar.dtype)), None
+        trace = stepped(link, trace, matrix, *jax.tree.map(lambda a: a[None], rest))
+        return (trace, (rule.kappa_filter_decay * bar + _times(link, psi, trace)).astype(bar.dtype)), None
 
-    steps = (transition, factor, lin.data(link), lin.push(link, lin.identity(link.group)))
-    return jax.lax.scan(one, (trace, bar), steps)[0]
+    steps = (entering.states.transitions[index], entering.factors[index], data, values)
+    return jax.lax.scan(one, (trace, bar), steps)[0][1]
 
 
 def _times(link: Link, factor: Vector, trace: Trace) -> jax.Array:

@@ -12,7 +12,7 @@ from foretrace.engine.linearise import Linearised, Signals
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix
 from foretrace.engine.sweep import credit
-from foretrace.engine.traces import Trace, advance, contract, zero_trace
+from foretrace.engine.traces import Trace, advance_all, contract, enter, no_spans, zero_trace
 from foretrace.rules.factored import (
     Factors,
     advance_factors,
@@ -87,8 +87,8 @@ class Hybrid(pp_prop):
         transitions = [lin.transition(group) for group in plan.graph.hidden_groups]
         signals = None if block.cotangents is None else lin.signals(block.cotangents)
         parts, factors = advance_factors(factored, lin, transitions, trace.factors, self.decays, signals)
-        traces = zip(whole, trace.whole, strict=True)
-        after = HybridTrace([advance(link, lin, transitions[link.group.index], e) for link, e in traces], factors)
+        spans, entering = enter(whole, lin, transitions, no_spans(whole))
+        after = HybridTrace(advance_all(whole, trace.whole, spans, entering), factors)
         if signals is None:
             return None, after
         started, history = _history(plan, lin, transitions, signals, trace.whole)

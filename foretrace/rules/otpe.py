@@ -30,7 +30,7 @@ from foretrace._checks import require_choice, require_positive
 from foretrace.engine.in_step import add_at, in_step_gradient, remainder_gradient
 from foretrace.engine.linearise import Linearised, Signals
 from foretrace.engine.plan import Link, Plan
-from foretrace.engine.slots import add, multiply, subtract
+from foretrace.engine.slots import add, multiply, structure, subtract, unit_product
 from foretrace.engine.sweep import credit, products
 from foretrace.engine.traces import Trace, contract, stepped, zero_trace
 from foretrace.rules.d_rtrl import Eligibility
@@ -175,7 +175,8 @@ def _swept(
 
 
 def _carried(lin: Linearised, system: System, link: Link, trace: Trace) -> Trace:
-    factors, whole = products(system.transition, lin.identity(system.group))
+    unit = unit_product(structure(system.transition), system.group.varshape, system.group.dtype)
+    factors, whole = products(system.transition, unit, lin.count)
     return stepped(link, trace, whole, lin.data(link), lin.push(link, multiply(factors, system.entrance)))
 
 

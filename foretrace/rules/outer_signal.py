@@ -21,7 +21,7 @@ from foretrace.engine.outputs import output_pull
 from foretrace.engine.plan import Plan
 from foretrace.engine.slots import Matrix
 from foretrace.program.records import path_name
-from foretrace.rules.d_rtrl import D_RTRL, Eligibility, contracted
+from foretrace.rules.d_rtrl import D_RTRL, contracted
 from foretrace.rules.rule import Block
 
 
@@ -48,15 +48,16 @@ class OuterSignal(D_RTRL):
         return Cotangents(outputs, hidden)
 
     def gradients(
-        self, lin: Linearised, transitions: Sequence[Matrix], block: Block, cotangents: Cotangents, trace: Eligibility
-    ) -> list[jax.Array]:
+        self, lin: Linearised, transitions: Sequence[Matrix], block: Block, credit: Any
+    ) -> tuple[list[jax.Array], Any]:
         outer = self.outer(block)
         if outer is None:
             raise ValueError(
                 f"{self.name} learns from `{self.external}` and got none. Give it at each step: "
                 f"`update(x, {self.external}=...)`, or a sequence of them with one entry for each step."
             )
-        signals = lin.signals(cotangents)
+        assert block.cotangents is not None
+        signals = lin.signals(block.cotangents)
         partial, bypass = list(signals.partial), list(signals.bypass)
         for group in lin.plan.graph.hidden_groups:
             signal = self.on_output(group, outer)
@@ -64,7 +65,7 @@ class OuterSignal(D_RTRL):
                 dtype = partial[group.index][0].dtype
                 partial[group.index] = output_pull(lin, lin.plan.group_outputs[group.index], signal.astype(dtype))
                 bypass[group.index] = None
-        return contracted(lin, transitions, signals, partial, bypass, trace.e)
+        return contracted(lin, transitions, signals, partial, bypass, credit)
 
 
 def group_name(group: HiddenGroup) -> str:

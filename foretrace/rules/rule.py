@@ -33,6 +33,9 @@ class Block:
     external: Any = None
 
 
+jax.tree_util.register_dataclass(Block, ["steps", "cotangents", "external"], [])
+
+
 class Rule:
     """What a learning rule offers.
 
@@ -43,12 +46,14 @@ class Rule:
         external: The name of what it takes at each step beside the model's inputs; None for nothing.
         exact: Whether credit is by reverse mode over all steps that are given at once, as BPTT's is.
         keeps_traces: Whether anything of the past is kept, so that it can be looked at.
+        in_pieces: Whether a block is walked in pieces, so that the derivatives of a few steps are held at a time.
     """
 
     name: ClassVar[str]
     external: ClassVar[str | None] = None
     exact: ClassVar[bool] = False
     keeps_traces: ClassVar[bool] = True
+    in_pieces: ClassVar[bool] = False
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         if args and hasattr(args[0], "states") and callable(args[0]):

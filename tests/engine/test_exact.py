@@ -78,10 +78,10 @@ def test_traces_in_half_precision_stay_close() -> None:
 def test_a_block_fits_its_budget() -> None:
     step, params, state, xs = chain(3)
     plan = make_plan(ft.compile_etrace_graph(step, xs[0], params=params, state=state))
-    budget = 10 * step_bytes(plan)
+    budget = 10 * step_bytes(plan, D_RTRL())
     assert default_block(plan, D_RTRL(), budget) == 10
     assert default_block(plan, D_RTRL(), 0) == 1
-    assert default_block(plan, D_RTRL()) == 200  # so small a model could have more
+    assert default_block(plan, D_RTRL()) == 400  # so small a model could have more
 
 
 @pytest.mark.parametrize(("length", "largest", "expected"), [(400, 128, 100), (400, 400, 400), (7, 3, 3), (1, 50, 1)])
