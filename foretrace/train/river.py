@@ -1,6 +1,6 @@
 """Networks as models of river: `learn_one` and `predict_one` over a stream, with its metrics, pipelines and evaluation.
 
-    model = preprocessing.StandardScaler() | OnlineClassifier("GRU", "D_RTRL", optax.adam(1e-2))
+    model = preprocessing.StandardScaler() | OnlineClassifier("GRU", "D_RTRL", optax.adam(3e-3))
     evaluate.progressive_val_score(dataset, model, metrics.Accuracy())
 
 The recurrent state runs through the stream: that is what sets these models apart from river's own. river calls
@@ -28,7 +28,7 @@ from foretrace._checks import (
 from foretrace.errors import NonFiniteError
 from foretrace.learners import Carry, Learner
 from foretrace.rules import find_rule
-from foretrace.train.features import POLICIES, Features, NewFeatureWarning, by_name, checked_number, names_of
+from foretrace.train.features import POLICIES, Features, NewFeatureWarning, checked_number, names_of
 from foretrace.train.networks import CELLS, Network, network
 from foretrace.train.online import OnlineSteps, Position, online_steps
 
@@ -41,7 +41,7 @@ except ModuleNotFoundError as error:
 
 __all__ = ["NewFeatureWarning", "OnlineClassifier", "OnlineRegressor"]
 
-RULE, LEARNING_RATE = "D_RTRL", 0.01
+RULE, LEARNING_RATE = "D_RTRL", 0.003
 
 
 class _Online:
@@ -210,11 +210,11 @@ class OnlineClassifier(_Online, base.Classifier):
     are those of the classes seen so far. Before the first sample is learned there is no prediction: `{}`, and None.
 
     Args:
-        model: The network: a cell by name (`'GRU'`, `'LRU'`, `'ALIF'`, ...; see `foretrace.train.network`); a `Network`;
-            a learner from `foretrace.compile`; or a function `(n_inputs, n_outputs) -> network or learner`, called when
-            the features are known.
+        model: The network: a cell by name (`'GRU'`, `'LRU'`, ...; see `foretrace.train.network`); a `Network`; a learner
+            from `foretrace.compile`; or a function `(n_inputs, n_outputs) -> network or learner`, called when the
+            features are known.
         rule: The learning rule, by name, class or record; None for D-RTRL, or the rule of the learner.
-        optimizer: An optax gradient transformation; None for `optax.adam(0.01)`.
+        optimizer: An optax gradient transformation; None for `optax.adam(0.003)`.
         n_hidden: Units of a network that is named.
         max_classes: Outputs of a network that is made here: as many classes can be learned. A network or a learner that
             was given has its own number.
@@ -264,7 +264,9 @@ class OnlineClassifier(_Online, base.Classifier):
             w: The weight of its loss. At 0 nothing is learned from the sample, but state and traces go on.
         """
         if y is None or y != y:
-            raise ValueError(f"The class of sample {self._count + 1} is {y!r}: a sample without one is no sample to learn.")
+            raise ValueError(
+                f"The class of sample {self._count + 1} is {y!r}: a sample without one is no sample to learn."
+            )
         place = self._classes.get(y, len(self._classes))
 
         def target(steps: OnlineSteps) -> Any:
@@ -317,11 +319,11 @@ class OnlineRegressor(_Online, base.Regressor):
     `preprocessing.TargetStandardScaler(regressor=OnlineRegressor())`.
 
     Args:
-        model: The network: a cell by name (`'GRU'`, `'LRU'`, `'ALIF'`, ...; see `foretrace.train.network`); a `Network`;
-            a learner from `foretrace.compile`; or a function `(n_inputs, n_outputs) -> network or learner`, called when
-            the features are known. It has one output.
+        model: The network: a cell by name (`'GRU'`, `'LRU'`, ...; see `foretrace.train.network`); a `Network`; a learner
+            from `foretrace.compile`; or a function `(n_inputs, n_outputs) -> network or learner`, called when the
+            features are known. It has one output.
         rule: The learning rule, by name, class or record; None for D-RTRL, or the rule of the learner.
-        optimizer: An optax gradient transformation; None for `optax.adam(0.01)`.
+        optimizer: An optax gradient transformation; None for `optax.adam(0.003)`.
         n_hidden: Units of a network that is named.
         features: Names of features in the order of the inputs; None for those of the first sample, sorted by name.
         max_features: Inputs of a network that is made here; None for as many as `features`, or the first sample, has.
