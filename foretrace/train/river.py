@@ -210,9 +210,9 @@ class OnlineClassifier(_Online, base.Classifier):
     are those of the classes seen so far. Before the first sample is learned there is no prediction: `{}`, and None.
 
     Args:
-        model: The network: a cell by name (`'GRU'`, `'LRU'`, ...; see `foretrace.train.network`); a `Network`; a learner
-            from `foretrace.compile`; or a function `(n_inputs, n_outputs) -> network or learner`, called when the
-            features are known.
+        model: The network: a cell by name (`'GRU'`, `'LRU'`, ...; see `foretrace.train.network`); a `Network`; a
+            learner from `foretrace.compile`; or a function `(n_inputs, n_outputs) -> network or learner`, called when
+            the features are known.
         rule: The learning rule, by name, class or record; None for D-RTRL, or the rule of the learner.
         optimizer: An optax gradient transformation; None for `optax.adam(0.003)`.
         n_hidden: Units of a network that is named.
@@ -226,11 +226,13 @@ class OnlineClassifier(_Online, base.Classifier):
         seed: Seeds the weights of a network that is named.
 
     Examples:
-        >>> from river import evaluate, metrics
         >>> from foretrace.train.river import OnlineClassifier
-        >>> stream = [({"bit": t % 2}, t % 2 == 0) for t in range(40)]
-        >>> evaluate.progressive_val_score(stream, OnlineClassifier(n_hidden=4), metrics.Accuracy())
-        Accuracy: 100.00%
+        >>> model = OnlineClassifier("GRU", "D_RTRL", n_hidden=4)
+        >>> model.predict_proba_one({"level": 0.5})
+        {}
+        >>> model.learn_one({"level": 0.5}, "low")
+        >>> model.predict_one({"level": 0.5})
+        'low'
     """
 
     def __init__(
@@ -261,7 +263,7 @@ class OnlineClassifier(_Online, base.Classifier):
         Args:
             x: The features.
             y: The class.
-            w: The weight of its loss. At 0 nothing is learned from the sample, but state and traces go on.
+            w: The weight of its loss. At 0 the sample gives no gradient, and state and traces go on.
         """
         if y is None or y != y:
             raise ValueError(
@@ -319,9 +321,9 @@ class OnlineRegressor(_Online, base.Regressor):
     `preprocessing.TargetStandardScaler(regressor=OnlineRegressor())`.
 
     Args:
-        model: The network: a cell by name (`'GRU'`, `'LRU'`, ...; see `foretrace.train.network`); a `Network`; a learner
-            from `foretrace.compile`; or a function `(n_inputs, n_outputs) -> network or learner`, called when the
-            features are known. It has one output.
+        model: The network: a cell by name (`'GRU'`, `'LRU'`, ...; see `foretrace.train.network`); a `Network`; a
+            learner from `foretrace.compile`; or a function `(n_inputs, n_outputs) -> network or learner`, called when
+            the features are known. It has one output.
         rule: The learning rule, by name, class or record; None for D-RTRL, or the rule of the learner.
         optimizer: An optax gradient transformation; None for `optax.adam(0.003)`.
         n_hidden: Units of a network that is named.
@@ -362,7 +364,7 @@ class OnlineRegressor(_Online, base.Regressor):
         Args:
             x: The features.
             y: The target.
-            w: The weight of its loss. At 0 nothing is learned from the sample, but state and traces go on.
+            w: The weight of its loss. At 0 the sample gives no gradient, and state and traces go on.
         """
         if not is_number(y) or not math.isfinite(y):
             raise ValueError(f"The target of sample {self._count + 1} is {y!r}, and should be a finite number.")

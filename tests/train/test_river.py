@@ -299,7 +299,7 @@ def test_evaluation_pipelines_and_metrics_of_river():
     assert [score["Step"] for score in scores] == [5, 10]
     model = preprocessing.StandardScaler() | preprocessing.TargetStandardScaler(regressor=small(OnlineRegressor))
     assert evaluate.progressive_val_score(numbers(10), model, metrics.MAE()).get() < 2
-    assert evaluate.progressive_val_score(echo(10), small(OnlineClassifier), metrics.LogLoss()).get() < 2
+    assert evaluate.progressive_val_score(echo(10), small(OnlineClassifier), metrics.LogLoss()).get() < 10
 
 
 def test_memory_is_that_of_the_arrays():
