@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-EXTRAS = ("", "brainstate", "viz", "train", "models", "data", "flax", "equinox", "all")
+EXTRAS = ("", "brainstate", "viz", "train", "models", "data", "flax", "equinox", "river", "all")
 
 MODEL = """
 import jax.numpy as jnp

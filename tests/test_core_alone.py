@@ -11,7 +11,7 @@ import foretrace
 
 MISSING = (
     "brainstate brainunit saiunit brainevent brainpy brainpy_state numba flax equinox optax matplotlib safetensors "
-    "sklearn"
+    "sklearn river"
 ).split()
 
 # A Python that does not have some packages.
@@ -124,6 +124,12 @@ try:
     ft.sparse_matmul(jnp.ones(3), jnp.ones(3), sparse_mat=None)
 except ImportError as error:
     assert str(error) == "`foretrace.sparse_matmul` needs brainevent: pip install 'foretrace[brainstate]'", error
+try:
+    import foretrace.train.river
+except ImportError as error:
+    assert str(error) == "`foretrace.train.river` needs river: pip install 'foretrace[river]'", error
+else:
+    raise AssertionError("river")
 assert {"ETraceAlgorithm", "compile_etrace_graph", "nn"} <= set(dir(ft))
 assert ft.ETraceConfig(trace_filter="kappa", kappa=0.5).rule().name == "EProp"
 try:

@@ -52,6 +52,7 @@ def test_every_example_is_run() -> None:
         "own_task",
         "pictures",
         "resume",
+        "river_stream",
     }
 
 
@@ -91,6 +92,14 @@ def test_own_task_is_learned() -> None:
 def test_resumed_run_ends_with_the_same_weights() -> None:
     assert "records of iterations: 30" in run("resume")
     assert run("resume").endswith("equal bit for bit: True\n")
+
+
+@pytest.mark.slow
+def test_network_beats_the_linear_model_where_the_past_tells_more() -> None:
+    errors = numbers(run("river_stream"), r"samples  (\d\.\d{4})$")
+    assert len(errors) == 6  # three for each model
+    assert errors[5] < errors[2]
+    assert "history keeps" in run("river_stream")
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ MAY_IMPORT["compat"] = (
 )  # and nobody but the top imports it
 MAY_IMPORT["__init__"] = set(MAY_IMPORT)
 
-MODEL_LIBRARIES = {"brainstate", "brainpy", "brainpy_state", "braintools", "flax", "equinox"}
+MODEL_LIBRARIES = {"brainstate", "brainpy", "brainpy_state", "braintools", "flax", "equinox", "river"}
 UNIT_LIBRARIES = {"brainunit", "saiunit", "brainevent"}
 # Files are named where the rest of their folder works for plain functions too.
 MAY_USE_MODELS = {
@@ -46,7 +46,7 @@ MAY_USE_MODELS = {
     *("nn", "networks", "tasks", "viz", "cli"),
     *(f"compat/{file}.py" for file in ("executors", "module_info", "parameters")),
     *(f"learners/{file}.py" for file in ("driver", "executor", "helpers", "module", "nnx_module", "recording")),
-    *("learners/traced_sequence.py", "learners/vmap.py"),
+    *("learners/traced_sequence.py", "learners/vmap.py", "train/river.py"),
 }
 
 UNSTABLE_JAX = ("jax._src", "jax.interpreters", "jax.extend")
@@ -140,6 +140,7 @@ def test_imports_point_one_way() -> None:
         ("frontends/function.py", "import brainunit"),
         ("learners/learner.py", "import brainstate"),
         ("entry.py", "from brainstate.nn import Module"),
+        ("train/fit.py", "from river import base"),
         ("learners/module.py", "from foretrace.compat import graphs"),
         ("entry.py", "import foretrace.compat"),
         ("ops/a.py", "from jax.extend.core import Primitive"),

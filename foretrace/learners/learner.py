@@ -101,6 +101,10 @@ class Learner:
         object.__setattr__(self, "plan", make_plan(self.graph))
         object.__setattr__(self, "graph", self.plan.graph)
 
+    def __deepcopy__(self, memo: Any) -> "Learner":
+        """The learner itself: it holds no values that change, so whatever is copied may share it."""
+        return self
+
     @property
     def report(self) -> CompilationReport:
         """What the compiler found; print it."""
