@@ -9,6 +9,7 @@ costs once then weighs more on it, and by default it runs the same.
     python benchmarks/speed.py --write                  # and write docs/results/speed.md
     python benchmarks/speed.py --quick                  # tiny sizes, to see that everything runs
     python benchmarks/speed.py --rival-python PATH      # another environment with braintrace
+    python benchmarks/speed.py --against CHECKOUT       # beside another commit: how much faster or slower this one is
 """
 
 import argparse
@@ -16,6 +17,7 @@ import math
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import tables
@@ -87,7 +89,9 @@ def measure(
     """The times of all cases of one model and size, and the versions that were measured."""
     settings = {OURS: setting, RIVAL: replace(setting, steps=arguments.rival_steps)}
     workers = [Worker(pythons[package], package, settings[package]) for package in pythons]
-    cases = {OURS: own_cases, RIVAL: RIVAL_CASES}
+    if arguments.against:
+        workers.append(Worker(pythons[OURS], OURS, setting, arguments.against))
+    cases = {OURS: own_cases, RIVAL: RIVAL_CASES, str(arguments.against): own_cases}
     try:
         asked = [(worker, case) for worker in workers for case in cases[worker.package]]
         return take_turns(asked, arguments.repeats, arguments.case_seconds), [worker.versions for worker in workers]
@@ -157,6 +161,26 @@ def targets(results: Results) -> list[Target]:
     return sorted(found, key=lambda target: target.what)
 
 
+def against(results: Results, checkout: Path) -> str:
+    """Times of this checkout over those of another, by the medians and by the minima of each case."""
+    rows, figures = [], []
+    for (model, size), times in results.items():
+        for (package, case), measured in times.items():
+            other = times.get((str(checkout), case))
+            if package == OURS and other is not None and measured.seconds and other.seconds:
+                found = ratio(measured, other)
+                figures.append(found)
+                rows.append([label((package, case)), model, str(size), *(f"{figure:.2f}" for figure in found)])
+    medians, minima = zip(*figures, strict=True)
+    mean = lambda numbers: math.exp(sum(map(math.log, numbers)) / len(numbers))
+    summary = (
+        f"Over {len(figures)} cases the ratio of medians is {median(medians):.2f} in the median and "
+        f"{mean(medians):.2f} in the geometric mean; that of minima {median(minima):.2f} and {mean(minima):.2f}."
+    )
+    header = ["case", "model", "(units, batch)", "this / other, medians", "minima"]
+    return f"{summary}\n\n{tables.markdown(header, rows)}\n"
+
+
 def failures(results: Results) -> list[str]:
     """What could not be run, and why."""
     return [
@@ -211,6 +235,7 @@ def parse_size(text: str) -> Size:
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rival-python", type=Path, default=tables.ROOT / ".venv-rival" / "bin" / "python")
+    parser.add_argument("--against", type=Path, help="another checkout, measured beside this one and printed alone")
     parser.add_argument("--models", nargs="+", choices=TITLES, default=list(TITLES))
     parser.add_argument("--sizes", nargs="+", type=parse_size, default=list(SIZES), metavar="UNITSxBATCH")
     parser.add_argument("--steps", type=int, default=400)
@@ -231,7 +256,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> None:
     arguments = parse(argv)
     pythons = {OURS: Path(sys.executable), RIVAL: arguments.rival_python}
-    if not pythons[RIVAL].exists():
+    if arguments.against:
+        del pythons[RIVAL]
+    elif not pythons[RIVAL].exists():
         print(f"No interpreter at the path of --rival-python: {RIVAL} is left out (`make bench` sets it up).")
         del pythons[RIVAL]
     results, small, versions = {}, {}, []
@@ -245,6 +272,9 @@ def main(argv: list[str]) -> None:
             print(f"{model} {size}", file=sys.stderr, flush=True)
             setting = Setting(model, *size, arguments.small_steps)
             small[model, size], _ = measure(setting, SMALL_CASES, {OURS: pythons[OURS]}, arguments)
+    if arguments.against:
+        print(against(results | small, arguments.against))
+        return
     text = page(results, small, versions, arguments)
     print(text)
     if arguments.write:

@@ -34,12 +34,14 @@ class Measured:
 
 
 class Worker:
-    """A process that runs the cases of one package for one setting."""
+    """A process that runs the cases of one package for one setting, of another checkout of it where one is named."""
 
-    def __init__(self, python: Path, package: str, setting: Any) -> None:
+    def __init__(self, python: Path, package: str, setting: Any, checkout: Path | None = None) -> None:
         command = [str(python), __file__, package, json.dumps(asdict(setting))]
         environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "0"}
-        self.setting, self.package = setting, package
+        if checkout is not None:
+            environment["PYTHONPATH"] = str(checkout)
+        self.setting, self.package = setting, package if checkout is None else str(checkout)
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )

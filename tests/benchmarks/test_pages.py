@@ -52,6 +52,14 @@ def test_table_has_a_line_for_every_case(results):
     assert len(lines) == 2 + 6
 
 
+def test_another_checkout_is_compared_case_by_case(results):
+    times = results["GRU", speed.Size(512, 32)]
+    times["elsewhere", "D_RTRL/sequence"], times["elsewhere", "D_RTRL/step"] = Measured([6.0, 6.0]), Measured([1.0])
+    text = speed.against(results, "elsewhere")
+    assert "| D_RTRL, by sequence | GRU | (512, 32) | 0.50 | 0.17 |" in text.splitlines()
+    assert text.startswith("Over 2 cases the ratio of medians is 0.75 in the median and 0.71 in the geometric mean")
+
+
 def test_cases_that_fail_are_told():
     failed = {("GRU", speed.Size(4, 2)): {("foretrace", "RTRL/step"): Measured(error="ValueError: too large")}}
     assert speed.failures(failed) == ["- RTRL, step by step, GRU (4, 2): ValueError: too large"]
