@@ -5,6 +5,7 @@
 when it is first used.
 """
 
+from foretrace import _interrupt as _interrupt  # isort: skip  (before anything that takes a while to import)
 from foretrace import _versions as _versions  # isort: skip  (before anything that imports JAX's parts)
 
 import importlib as _importlib
