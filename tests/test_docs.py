@@ -24,6 +24,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 FENCE = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+MOST_COLUMNS = 88
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#]+)")
 
 per_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -90,6 +91,12 @@ def test_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     markdown = page.read_text()
     assert with_outputs(markdown, page.name) == markdown
+
+
+@per_page
+def test_code_is_narrow_enough_for_the_pages(page: Path) -> None:
+    fences = [fence["text"] for fence in FENCE.finditer(page.read_text()) if fence["language"] in ("python", "bash")]
+    assert [line for text in fences for line in text.splitlines() if len(line) > MOST_COLUMNS] == []
 
 
 @per_page

@@ -149,6 +149,7 @@ class SequenceDriverMixin:
             result.append(jax.tree.unflatten(pieces[0].traced.loss_tree, [value]))
         if has_aux:
             result.append(_joined([found[1] for found in collected]))
+        self._note("etrace_grad", sequences)
         return result[0] if len(result) == 1 else tuple(result)
 
     @alone
@@ -184,6 +185,7 @@ class SequenceDriverMixin:
                 collected.append(found)
             if self.check_finite:
                 run.require_finite(run.parameter_flags(run.params(), 1), [flags for _, flags in collected], begin)
+        self._note("etrace_evolve", sequences)
         return _joined([outputs for outputs, _ in collected]) if return_outputs else None
 
     @alone
@@ -252,7 +254,13 @@ class SequenceDriverMixin:
         for key, state in chosen.items():
             state.value = values[key]
         losses = jax.tree.unflatten(traced.loss_tree, [losses])
+        self._note("etrace_train", sequences)
         return (losses, opt_state, aux) if has_aux else (losses, opt_state)
+
+    def _note(self, method: str, sequences: Any) -> None:
+        """Counts a call outside of `jit`; the user's line is behind this method, its caller and the lock."""
+        values = [state.value for state in self.param_states.values()]
+        self.executor.calls.note(method, sequences, values, jit="brainstate.transform.jit", stacklevel=5)
 
     def _begin(self, run: TracedSequence) -> Begin:
         return Begin(run.begin(), TraceForm(self.rule, self.executor.plan).checked(self.etrace.value))

@@ -34,6 +34,7 @@ from foretrace.learners.drive import Ran, Window, drive, drive_windows
 from foretrace.learners.losses import check_loss_call, checked_loss, reads_params, split_loss, warn_of_constants
 from foretrace.learners.sequences import check_length, check_mask, length_of, sequence_advice
 from foretrace.learners.training import Trainable
+from foretrace.learners.unjitted import Calls
 from foretrace.rules.registry import make_rule
 from foretrace.rules.rule import Rule, require_windows
 
@@ -76,6 +77,7 @@ class Learner:
     window: int | None = None
     check_finite: bool = False
     plan: Plan = dataclasses.field(init=False, repr=False)
+    _calls: Calls = dataclasses.field(init=False, repr=False, default_factory=Calls)
 
     @one_line
     def __repr__(self) -> Iterator[str]:
@@ -257,6 +259,7 @@ class Learner:
         grads, carry, (losses, aux, flags) = self._grad(params, carry, xs, ys, mask, external, loss, has_aux)
         if self.check_finite:
             self._require_finite(parameter_flags(self.model.flatten_params(params), 1), flags, carry)
+        self._calls.note("grad", params, carry, xs)
         return grads, carry, ((losses, aux) if has_aux else losses)
 
     def _grad(
@@ -327,6 +330,7 @@ class Learner:
         after = self._carry(states, trace)
         if self.check_finite:
             self._require_finite(parameter_flags(flat, 1), flags, after)
+        self._calls.note("evolve", params, after, xs)
         return after, self.model.unflatten_output(outputs)
 
     def run(self, params: Any, state: Any, xs: Any) -> tuple[Any, Any]:
@@ -398,6 +402,7 @@ class Learner:
         )
         if self.check_finite:
             self._require_finite(of_params, flags, carry)
+        self._calls.note("train", params, carry, xs)
         return params, opt_state, carry, losses
 
     def trainable(self, batch_size: int, seed: int, params: Any = None, state: Any = None) -> Trainable:
