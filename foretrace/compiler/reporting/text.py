@@ -26,6 +26,7 @@ from foretrace.compiler.reporting.words import (
     POSITIONS,
     Wording,
     readable,
+    without_reasons,
 )
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticLevel
 from foretrace.program.records import path_name
@@ -190,10 +191,8 @@ def _notes(parameters: Sequence[Parameter]) -> dict[str, int]:
 
 
 def _why(parameter: Parameter, notes: dict[str, int]) -> str:
-    if not parameter.occurrences:
-        return "meets no data"
-    if not parameter.reasons:
-        return "reaches no state" if parameter.history is HistoryKind.NONE_NEEDED else "every path is direct"
+    if not parameter.occurrences or not parameter.reasons:
+        return without_reasons(parameter)
     reasons = _merged(parameter.reasons)
     return _ranges([notes[reason] for reason in reasons]) if notes else "; ".join(reasons)
 
