@@ -90,7 +90,7 @@ def as_task(given: Any) -> Any:
     is_task = callable(getattr(given, "sample", None)) and not isinstance(given, type)
     if isinstance(given, tuple | list) and len(given) == 2 and not all(isinstance(one, tuple) for one in given):
         return from_arrays(*given)
-    if not is_task and isinstance(given, Iterable) and not isinstance(given, Mapping | type) and not _is_array(given):
+    if not is_task and _is_iterable(given):
         return from_batches(given)
     if not is_task:
         shown = given.__name__ if isinstance(given, type) else type(given).__name__
@@ -102,8 +102,12 @@ def as_task(given: Any) -> Any:
     return given
 
 
-def _is_array(given: Any) -> bool:
-    return hasattr(given, "__array__") or hasattr(given, "shape")
+def _is_iterable(given: Any) -> bool:
+    """Whether something may be batches one after another: no array, and no sequence of arrays."""
+    is_array = lambda one: hasattr(one, "__array__") or hasattr(one, "shape")
+    if isinstance(given, tuple | list):
+        return not any(map(is_array, given))
+    return isinstance(given, Iterable) and not isinstance(given, Mapping | type) and not is_array(given)
 
 
 __all__ = [

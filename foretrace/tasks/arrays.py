@@ -51,7 +51,6 @@ class ArrayTask(Task):
 
     name = "arrays"
     timed = False
-    drawn_as = "lines"
 
     data: dict[Split, Trials]
     classes: tuple[Any, ...] = ()
@@ -70,6 +69,12 @@ class ArrayTask(Task):
     def kind(self) -> Literal["classification", "regression"]:  # type: ignore[override]
         """Whether targets are classes."""
         return "classification" if self.classes else "regression"
+
+    @property
+    def drawn_as(self) -> Literal["spikes", "lines"]:  # type: ignore[override]
+        """As spikes, where all inputs are 0 or 1; else as lines."""
+        inputs = self.data["train"].inputs
+        return "spikes" if bool(np.all((inputs == 0) | (inputs == 1))) else "lines"
 
     @property
     def n_steps(self) -> int:

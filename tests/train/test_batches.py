@@ -122,7 +122,7 @@ def test_there_are_as_many_classes_as_outputs() -> None:
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "no batch": (lambda: fit([]), ValueError, "empty: give at least one pair"),
     "no pair": (
-        lambda: fit([BATCHES[0], BATCHES[1][0], BATCHES[2]]),
+        lambda: fit(iter([BATCHES[0], BATCHES[1][0]])),
         ValueError,
         "A batch is a pair \\(X, y\\).* of batch 2",
     ),
