@@ -110,6 +110,13 @@ def test_page_links_to_files_that_exist(page: Path) -> None:
     assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
 
 
+def test_extras_are_quoted_since_some_shells_read_brackets() -> None:
+    sources = [*PAGES, *(ROOT / "foretrace").rglob("*.py"), *(ROOT / "examples").rglob("*.*")]
+    bare = re.compile(r"pip install (?:-\S+ )*[^\s'\"`]*\[\w")
+    assert bare.search("pip install -e .[train]")
+    assert [path.name for path in sources if bare.search(path.read_text())] == []
+
+
 def test_wrong_output_is_seen() -> None:
     page = "```python\nx = 1\n```\n\n```python\nprint(x + 1)\n```\n\n```text\n3\n```\n"
     assert with_outputs(page, "page") == page.replace("3\n", "2\n")
