@@ -111,7 +111,12 @@ def test_page_links_to_files_that_exist(page: Path) -> None:
 
 
 def test_extras_are_quoted_since_some_shells_read_brackets() -> None:
-    sources = [*PAGES, *(ROOT / "foretrace").rglob("*.py"), *(ROOT / "examples").rglob("*.*")]
+    sources = [
+        *PAGES,
+        *(ROOT / "foretrace").rglob("*.py"),
+        *(ROOT / "examples").rglob("*.py"),
+        *(ROOT / "examples").rglob("*.ipynb"),
+    ]
     bare = re.compile(r"pip install (?:-\S+ )*[^\s'\"`]*\[\w")
     assert bare.search("pip install -e .[train]")
     assert [path.name for path in sources if bare.search(path.read_text())] == []
