@@ -63,9 +63,14 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchTask(ArrayTask):
-    """A task made of batches; `from_batches` makes it. Its `data` are the first batch and what is held out.
+    """A task made of batches; `from_batches` makes it.
 
     Attributes:
+        data: The first batch, as what to train on, and what is held out.
+        classes: As in `ArrayTask`, and so the next three.
+        counted: The steps that count.
+        own_loss: The loss of one step.
+        dt: Milliseconds per step.
         source: Where the batches come from.
         labels_known: Whether it was said which classes there are.
         held: What is held out, as it was given.
