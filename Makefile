@@ -29,7 +29,7 @@ $(VENV)/.installed-%: pyproject.toml | $(PYTHON)
 	@touch $@
 
 demo: $(VENV)/.installed-viz,train  ## train a spiking network online, beside BPTT, and plot it
-	$(PYTHON) -m foretrace.cli.demo
+	$(PYTHON) -m foretrace demo
 
 test: $(VENV)/.installed-test  ## run the tests
 	$(PYTHON) -m pytest -q -n $(JOBS) --dist loadgroup

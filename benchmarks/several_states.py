@@ -130,9 +130,9 @@ def page(rows: Sequence[Sequence[str]], steps: int, long: int, repeats: int) -> 
             f"Written by `benchmarks/several_states.py --write`. The gradient of D_RTRL over {steps} steps in one "
             f"block, and over {long} steps in blocks of automatic size, beside BPTT over {steps} steps: ratios of "
             f"times per step (medians of up to {repeats} calls that take turns) and of the memory that XLA plans "
-            "beside inputs and results. 100 inputs, 10 outputs, float32. Targets: at most {TIME} of BPTT's time and {MEMORY} of its "
-            f"memory in one block, and {LONG} x (4 + 2n) / 6 of its time over the long sequence, for n states. What "
-            "misses its target is bold.",
+            f"beside inputs and results. 100 inputs, 10 outputs, float32. Targets: at most {TIME} of BPTT's time and "
+            f"{MEMORY} of its memory in one block, and {LONG} x (4 + 2n) / 6 of its time over the long sequence, "
+            "for n states. What misses its target is bold.",
             f"- {versions('foretrace', 'jax')}\n- {machine()}",
             markdown(HEADER, rows),
             "",

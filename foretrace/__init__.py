@@ -5,6 +5,7 @@
 when it is first used.
 """
 
+from foretrace import _interrupt as _interrupt  # isort: skip  (before anything that takes a while to import)
 from foretrace import _versions as _versions  # isort: skip  (before anything that imports JAX's parts)
 
 import importlib as _importlib
@@ -25,6 +26,7 @@ from foretrace.errors import ExampleInputError as ExampleInputError
 from foretrace.errors import NoRecurrentStateError as NoRecurrentStateError
 from foretrace.errors import StateMismatchError as StateMismatchError
 from foretrace.errors import StateNotInitializedError as StateNotInitializedError
+from foretrace.errors import UnjittedWarning as UnjittedWarning
 from foretrace.frontends import TracedModel as TracedModel
 from foretrace.frontends import register_frontend
 from foretrace.learners import Carry, GradientComparison, Learner, compare_gradients

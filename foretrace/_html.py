@@ -24,6 +24,8 @@ STYLE = f"""
 .foretrace .scroll table {{ border-collapse: collapse; margin: .4rem 0; color: inherit; }}
 .foretrace .scroll table th, .foretrace .scroll table td {{ text-align: left; vertical-align: top; white-space: normal;
   padding: .25rem .9rem .25rem 0; border: 0; border-bottom: 1px solid rgba(128, 128, 128, .4); max-width: 28rem; }}
+.foretrace .scroll table td > .name {{ white-space: nowrap; }}
+.foretrace .scroll table .why {{ min-width: 15rem; }}
 .foretrace .scroll table .number {{ text-align: right; font-variant-numeric: tabular-nums; }}
 .foretrace .kind {{ {KIND} }}
 .foretrace svg {{ display: block; max-width: 100%; height: auto; }}

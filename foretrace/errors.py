@@ -1,4 +1,4 @@
-"""The errors that Foretrace raises about a model, each with its own type.
+"""The errors that Foretrace raises about a model, each with its own type, and a warning about its use.
 
 `CompilationError` is the base: a model could be traced, but no eligibility-trace program follows from it. The
 subclasses name the reason, so that callers and tests can tell them apart without reading the text.
@@ -39,3 +39,7 @@ class ControlFlowError(NotSupportedError):
 
 class NonFiniteError(ArithmeticError):
     """A NaN or an infinity appeared in a run."""
+
+
+class UnjittedWarning(UserWarning):
+    """A learner is called again and again outside of `jit`, and every call is compiled anew."""

@@ -24,6 +24,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 FENCE = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+MOST_COLUMNS = 88
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#]+)")
 
 per_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -92,6 +93,13 @@ def test_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, monkeypa
     assert with_outputs(markdown, page.name) == markdown
 
 
+def test_code_is_narrow_enough_for_the_pages() -> None:
+    pages = [page for page in PAGES if page.parent != ROOT]
+    fences = [fence for page in pages for fence in FENCE.finditer(page.read_text())]
+    code = [fence["text"] for fence in fences if fence["language"] in ("python", "bash")]
+    assert [line for text in code for line in text.splitlines() if len(line) > MOST_COLUMNS] == []
+
+
 @per_page
 def test_page_names_targets_that_exist(page: Path) -> None:
     assert commands(page.read_text()) <= targets()
@@ -100,6 +108,18 @@ def test_page_names_targets_that_exist(page: Path) -> None:
 @per_page
 def test_page_links_to_files_that_exist(page: Path) -> None:
     assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
+
+
+def test_extras_are_quoted_since_some_shells_read_brackets() -> None:
+    sources = [
+        *PAGES,
+        *(ROOT / "foretrace").rglob("*.py"),
+        *(ROOT / "examples").rglob("*.py"),
+        *(ROOT / "examples").rglob("*.ipynb"),
+    ]
+    bare = re.compile(r"pip install (?:-\S+ )*[^\s'\"`]*\[\w")
+    assert bare.search("pip install -e .[train]")
+    assert [path.name for path in sources if bare.search(path.read_text())] == []
 
 
 def test_wrong_output_is_seen() -> None:

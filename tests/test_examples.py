@@ -41,7 +41,7 @@ def test_page_lists_every_example_by_its_first_line(folder: Path) -> None:
 
 def test_page_lists_no_other_example() -> None:
     page = (EXAMPLES.parent / "docs" / "examples.md").read_text()
-    assert set(re.findall(r"^\| `(.+?)` \|", page, re.MULTILINE)) == {path.name for path in EXAMPLES.rglob("*.py")}
+    assert set(re.findall(r"^\| `(.+?\.py)` \|", page, re.MULTILINE)) == {path.name for path in EXAMPLES.rglob("*.py")}
 
 
 def test_every_example_is_run() -> None:

@@ -14,6 +14,7 @@ PIPELINE = ("program", "ops", "compiler", "engine", "rules")
 # What each part of the package may import, besides itself.
 MAY_IMPORT: dict[str, set[str]] = {
     "_checks": set(),
+    "_interrupt": set(),
     "_jax": set(),
     "_look": {"_figure"},
     "_records": {"_checks"},

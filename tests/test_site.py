@@ -150,3 +150,10 @@ def test_formulas_are_set_by_the_browser(site: Path) -> None:
     page = (site / "concepts.html").read_text()
     assert page.count('<div class="formula"><math') == written > 0
     assert "merror" not in page
+
+
+def test_pages_follow_the_colours_of_the_system(site: Path) -> None:
+    medium = re.compile(r'data-md-color-media="([^"]*)"')
+    found = medium.findall((site / "index.html").read_text())
+    assert found[0] == "(prefers-color-scheme)"  # asked anew at every visit; without it the first answer is kept
+    assert {"(prefers-color-scheme: light)", "(prefers-color-scheme: dark)"} <= set(found)

@@ -3,7 +3,8 @@
 `foretrace demo` takes the evidence-accumulation task with a shorter delay: cues come from the left and from the right,
 and after a silence the network says which side had more. It compiles the network, a plain JAX function in which nothing
 is marked, prints what the compiler found, and trains it twice from the same weights on the same trials: online, forward
-in time, and by backpropagation through time. A table and a figure are left.
+in time, and by backpropagation through time. A table and a figure are left: learning, the memory of a gradient against
+the length of trials, and a trial.
 """
 
 import argparse
@@ -22,8 +23,11 @@ FULL = ["--set", "n_cues=5", "--set", "delay=250", "--cell-set", "damping=0.1", 
 FULL += ["--iterations", "60", "--validate-every", "10"]
 QUICK = ["--set", "n_cues=1", "--set", "delay=20", "--set", "n_test=64", "--hidden", "20", "--batch", "16"]
 QUICK += ["--iterations", "4", "--validate-every", "2"]
-LENGTHS = (1_000, 10_000)
+LENGTHS = (100, 1_000, 10_000)
 PICTURE, TABLE = "foretrace_demo.svg", "foretrace_demo.csv"
+
+Memory = dict[str, dict[int, int | None]]
+"""Bytes, by rule and by the length of the trials; None where they are not known."""
 
 
 def make_demo(quick: bool = False) -> tuple[Experiment, argparse.Namespace]:
@@ -57,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--output", type=Path, default=Path(), metavar="DIR", help="folder of the files, made if need be (default: .)"
     )
-    parser.add_argument("--quick", action="store_true", help="a few updates only, and no look at memory")
+    parser.add_argument("--quick", action="store_true", help="a few updates only")
     given = parser.parse_args(arguments)
     folder: Path = given.output
     try:
@@ -76,50 +80,70 @@ def main(arguments: Sequence[str] | None = None) -> None:
         results[rule.label] = experiment.fit(options, experiment.learner(rule), None, stop=experiment.task.goal)
         comparison.add(rule, results[rule.label])
     print(f"\nOn {experiment.task.n_test} new trials, and what one gradient takes:\n\n{comparison.table()}")
+    print(f"\n{speed_text(comparison)}")
     print(f"\nCosine of the gradient to that of BPTT, before training:\n\n{comparison.cosines('before')}")
-    if not given.quick:
-        print_memory(comparison)
+    memory = measure_memory(comparison)
+    print_memory(memory)
     write_rows(comparison, folder / TABLE)
     print(f"\nThe table is in {folder / TABLE}")
     try:
-        draw(folder / PICTURE, experiment, results)
+        draw(folder / PICTURE, experiment, results, memory)
     except ImportError as error:
         print(f"No picture: {error}")
     else:
         print(f"The picture is in {folder / PICTURE}")
 
 
-def print_memory(comparison: Comparison) -> None:
-    """Prints what a gradient of longer trials would take, as XLA plans it; nothing is run."""
+def speed_text(comparison: Comparison) -> str:
+    """How long the online gradient took beside that of BPTT, and where that stands among measured networks."""
+    seconds = {row.rule.label: row.gradient_seconds for row in comparison.rows}
+    ratio = seconds[ONLINE] / seconds[BPTT]
+    said = f"A gradient of {ONLINE} took {ratio:.2f} of the time of {BPTT}."
+    return f"{said} The ratio falls with the size of a network:\nsee docs/results/speed.md for 256 units and more."
+
+
+def measure_memory(comparison: Comparison) -> Memory:
+    """What a gradient of trials of several lengths would take, as XLA plans it; nothing is run."""
+    return {
+        row.rule.label: {length: comparison.memory_at(row.rule, length) for length in LENGTHS}
+        for row in comparison.rows
+    }
+
+
+def print_memory(memory: Memory) -> None:
+    """Prints the memory of each rule, by the length of the trials."""
     print("\nMemory of one gradient beside its trials, by their length:\n")
     print(f"  {'':<8}" + "".join(f"  {f'{length:,} steps':>13}" for length in LENGTHS))
-    for row in comparison.rows:
-        found = [bytes_text(comparison.memory_at(row.rule, length)) for length in LENGTHS]
-        print(f"  {row.rule.label:<8}" + "".join(f"  {text:>13}" for text in found))
+    for rule, found in memory.items():
+        print(f"  {rule:<8}" + "".join(f"  {bytes_text(value):>13}" for value in found.values()))
 
 
-def draw(path: Path, experiment: Experiment, results: dict[str, Any]) -> None:
-    """Draws how both trainings went, and a trial of the network that was trained online.
+def draw(path: Path, experiment: Experiment, results: dict[str, Any], memory: Memory) -> None:
+    """Draws how both trainings went, what they need, and a trial of the network that was trained online.
 
     Args:
         path: The file to write.
         experiment: The network and the task.
         results: Of `fit`, by rule.
+        memory: Bytes of a gradient; not drawn where they are not known.
 
     Raises:
         ImportError: matplotlib is not installed.
     """
     from foretrace._look import figure
-    from foretrace.viz import learning_curves, spike_raster
+    from foretrace.viz import learning_curves, memory_against_length, spike_raster
 
     task, network = experiment.task, experiment.network
     trial, out, potentials = record(experiment, results[ONLINE].params)
     half = network.n_hidden // 2
-    with figure("The demonstration's picture", (11, 6.2), path) as drawn:
+    known = all(value is not None for found in memory.values() for value in found.values())
+    with figure("The demonstration's picture", (11, 6.8), path) as drawn:
         halves = drawn.add_gridspec(1, 2, width_ratios=(1, 1.7))
-        curves: Any = halves[0].subgridspec(2, 1).subplots()
+        left: Any = halves[0].subgridspec(3 if known else 2, 1).subplots()
         rows: Any = halves[1].subgridspec(3, 1, height_ratios=(2.4, 0.8, 1)).subplots(sharex=True)
-        learning_curves(results, ["loss", "error"], goal=task.goal, axes=list(curves))
+        learning_curves(results, ["loss", "error"], goal=task.goal, axes=list(left[:2]))
+        if known:
+            memory_against_length(memory, axes=left[2])
         spike_raster(
             out.spikes,
             potentials,

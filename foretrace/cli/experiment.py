@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from foretrace.cli.arguments import CommandError, UsageError, as_usage, name_value, seed, whole, whole_or_none
+from foretrace.cli.own_model import OwnModel
 from foretrace.cli.rules import RuleChoice, leak_of, rule_choices
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "nadam", "lion", "adagrad")
@@ -91,6 +92,11 @@ class Experiment:
         return int(self.training["batch_size"])
 
     @property
+    def held_out(self) -> bool:
+        """Whether there are trials to validate on."""
+        return getattr(self.task, "n_test", 1) > 0
+
+    @property
     def leak(self) -> float:
         """What the potential of a neuron keeps in a step."""
         return leak_of(self.network.settings, self.task.dt)
@@ -124,7 +130,7 @@ class Experiment:
                     self.task,
                     self.optimizer,
                     **settings,
-                    validate_every=min(options.validate_every, self.training["iterations"]),
+                    validate_every=min(options.validate_every, self.training["iterations"]) if self.held_out else None,
                     folder=folder,
                     resume=options.resume,
                     progress=not options.quiet,
@@ -137,7 +143,9 @@ class Experiment:
             raise CommandError(str(error)) from error
 
     def begin(self) -> dict[str, Any]:
-        """The parameters and the state that every rule begins with."""
+        """The parameters and the state that every rule begins with; a module of the user's own has them."""
+        if isinstance(self.network, OwnModel) and self.network.found.params is None:
+            return {}
         return {"params": self.network.params, "state": self.network.init_state(self.batch_size)}
 
 
@@ -177,16 +185,13 @@ def make_experiment(options: argparse.Namespace) -> Experiment:
     Raises:
         UsageError: A task, a cell or a setting that does not exist, or makes no sense.
     """
-    from foretrace import train
-
     with as_usage():
         task = _task(options.task, dict(options.set))
         defaults = defaults_of(task.name)
-        arguments = _network(options, defaults.network)
-        network = train.network(
-            n_inputs=task.n_inputs, n_outputs=task.n_outputs, dt=float(task.dt), key=options.seed, **arguments
-        )
-        training, chosen = _training(options, defaults.training, network.cell in SPIKING)
+        arguments, network = _made(options, task, defaults.network)
+        own = getattr(network, "batch_size", None) or getattr(task, "batch_size", None)
+        start = defaults.training if own is None else {**defaults.training, "batch_size": own}
+        training, chosen = _training(options, start, network.cell in (*SPIKING, OwnModel.cell))
         optimizer = _optimizer(chosen, task, training.get("update_every"))
     words = {
         "task": {"name": task.name, **_plain_settings(task)},
@@ -194,6 +199,17 @@ def make_experiment(options: argparse.Namespace) -> Experiment:
         "training": {**chosen, **training},
     }
     return Experiment(task, network, training, optimizer, words, dict(defaults.rule))
+
+
+def _made(options: argparse.Namespace, task: Any, published: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """What was asked for as the network, in words, and the network."""
+    from foretrace import train
+
+    if getattr(options, "model", None) is not None:
+        return {"model": options.model}, OwnModel(options, task.n_inputs)
+    arguments = _network(options, published)
+    sizes = {"n_inputs": task.n_inputs, "n_outputs": task.n_outputs}
+    return arguments, train.network(**sizes, dt=float(task.dt), key=options.seed, **arguments)
 
 
 def _task(named: str, settings: dict[str, Any]) -> Any:
@@ -300,8 +316,9 @@ def describe(experiment: Experiment) -> list[str]:
     parts += [f"rates to {training['rate_target']:g} Hz"] if training.get("rate_target") else []
     layers = network.settings.get("layers", 1)
     size = f"{network.n_hidden} units" if layers == 1 else f"{layers} layers of {network.n_hidden} units"
+    named = network.target if isinstance(network, OwnModel) else f"{network.cell}, {size}"
     return [
         f"task      {task.name}: {task.n_steps} steps, {task.n_inputs} inputs, {task.n_outputs} outputs; {goal}",
-        f"network   {network.cell}, {size}, {count_parameters(network):,} parameters",
+        f"network   {named}, {count_parameters(network):,} parameters",
         f"training  {', '.join(parts)}, seed {training['seed']}",
     ]

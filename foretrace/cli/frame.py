@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from foretrace import _interrupt
 from foretrace.cli.arguments import DONE, FAILED, INTERRUPTED, USAGE, CommandError, Parser, UsageError
 from foretrace.cli.commands import bench, compare, demo, inspect, lists, train
 from foretrace.cli.output import drop, lasting_output, open_missing_streams
@@ -89,6 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     """Runs the chosen command; whatever goes wrong is said in words."""
     try:
+        _interrupt.hear()
         with _plain_warnings():
             return int(options.run(options) or DONE)
     except SystemExit as end:

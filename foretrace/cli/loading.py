@@ -5,7 +5,8 @@ What a name may stand for:
 - a brainstate module, or a class of them, which is called with `--args`;
 - a function that makes a model when called with `--args`: a module, `(step, params, state)`, or a record that has
   `step`, `params` and `init_state`, as `foretrace.train.network` gives;
-- a step function itself, `step(params, state, *inputs)`, whose parameters and state are found beside it by name;
+- a step function itself, `step(params, state, *inputs)`, whose parameters and state are found beside it by name; the
+  state may be a function of the batch size;
 - a learner, compiled already.
 """
 
@@ -15,7 +16,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -34,12 +35,18 @@ class Found:
         params: The parameters of a step function.
         state: Its state.
         inputs: Example inputs, where the model came with some.
+        begin: From a batch size to the state, where the model can say it for any.
     """
 
     model: Any
     params: Any = None
     state: Any = None
     inputs: tuple[Any, ...] = ()
+    begin: Callable[[int], Any] | None = None
+
+    def state_for(self, batch_size: int) -> Any:
+        """The state for a batch, where the model can say it, or the one that there is."""
+        return self.state if self.begin is None else self.begin(batch_size)
 
 
 def shape_of(text: str) -> tuple[tuple[int, ...], str | None]:
@@ -158,7 +165,10 @@ def find_model(
     if not callable(found):
         return _as_model(found, "the target")
     if call is None and _is_step(found):
-        return Found(found, *(_beside(module, name, found) for name in names))
+        params, begin = _beside(module, names[0], found), getattr(module, names[1], None)
+        if callable(begin) and not _takes(begin, (), {}) and _takes(begin, (1,), {}):
+            return Found(found, params, begin(1), begin=begin)
+        return Found(found, params, _beside(module, names[1], found))
     return _made(found, call or ((), {}))
 
 
@@ -185,7 +195,8 @@ def _as_model(made: Any, what: str) -> Found:
     if all(hasattr(made, name) for name in ("step", "params", "init_state", "n_inputs")):
         import jax.numpy as jnp
 
-        return Found(made.step, made.params, made.init_state(1), (jnp.zeros((1, made.n_inputs)),))
+        example = (jnp.zeros((1, made.n_inputs)),)
+        return Found(made.step, made.params, made.init_state(1), example, made.init_state)
     if isinstance(made, tuple) and len(made) >= 3 and callable(made[0]):
         return Found(made[0], made[1], made[2], tuple(made[3:]))
     raise UsageError(

@@ -137,6 +137,7 @@ class SequenceDriverMixin:
             result.append(jax.tree.unflatten(pieces[0].traced.loss_tree, [value]))
         if has_aux:
             result.append(_joined([found[1] for found in collected]))
+        self._note("etrace_grad", sequences)
         return result[0] if len(result) == 1 else tuple(result)
 
     @alone
@@ -164,6 +165,7 @@ class SequenceDriverMixin:
             step_fn = lambda *items: self(*(map(MultiStepData, items) if windowed else items))  # type: ignore[operator]
         pieces = self._pieces(sequences, None, step_fn, chunk_size, None)
         _, collected = self._run(pieces)
+        self._note("etrace_evolve", sequences)
         return _joined([found[1] for found in collected]) if return_outputs else None
 
     @alone
@@ -232,6 +234,7 @@ class SequenceDriverMixin:
         for key, state in chosen.items():
             state.value = values[key]
         losses = jax.tree.unflatten(traced.loss_tree, [losses])
+        self._note("etrace_train", sequences)
         return (losses, opt_state, aux) if has_aux else (losses, opt_state)
 
     def _run(
@@ -258,6 +261,11 @@ class SequenceDriverMixin:
             if self.check_finite:
                 run.require_finite(run.parameter_flags(run.params(), 1), [found[2] for found in collected], begin)
         return total, collected
+
+    def _note(self, method: str, sequences: Any) -> None:
+        """Counts a call outside of `jit`; the user's line is behind this method, its caller and the lock."""
+        values = [state.value for state in self.param_states.values()]
+        self.executor.calls.note(method, sequences, values, jit="brainstate.transform.jit", stacklevel=5)
 
     def _begin(self, run: TracedSequence) -> Begin:
         return Begin(run.begin(), TraceForm(self.rule, self.executor.plan).checked(self.etrace.value))

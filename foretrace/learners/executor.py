@@ -22,6 +22,7 @@ from foretrace.frontends import TracedModel, trace_model
 from foretrace.frontends.brainstate import ModuleSplit
 from foretrace.frontends.trees import TreeSpec, form_text, tree_spec
 from foretrace.learners.data import one_step, stack_inputs
+from foretrace.learners.unjitted import Calls
 from foretrace.program.control_flow import ControlFlowPolicy
 from foretrace.program.diagnostics import Path
 
@@ -48,6 +49,7 @@ class ModuleExecutor:
             raise TypeError(f"A learner takes a brainstate.nn.Module; got {type(model).__name__}.")
         self.model, self.vjp_method, self.control_flow, self.discover = model, vjp_method, control_flow, discover
         self.keywords: tuple[str, ...] = ()
+        self.calls = Calls()
         self._plan: Plan | None = None
         self._fit: bool | None = None
 

@@ -39,6 +39,7 @@ from foretrace.learners.sequences import (
     sequence_advice,
 )
 from foretrace.learners.training import Trainable
+from foretrace.learners.unjitted import Calls
 from foretrace.rules.registry import make_rule
 from foretrace.rules.rule import Rule, require_windows
 
@@ -81,6 +82,7 @@ class Learner:
     window: int | None = None
     check_finite: bool = False
     plan: Plan = dataclasses.field(init=False, repr=False)
+    _calls: Calls = dataclasses.field(init=False, repr=False, default_factory=Calls)
 
     @one_line
     def __repr__(self) -> Iterator[str]:
@@ -266,6 +268,7 @@ class Learner:
         grads, carry, (losses, aux, flags) = self._grad(params, carry, (xs, ys, mask, external), loss, has_aux)
         if self.check_finite:
             self._require_finite(parameter_flags(self.model.flatten_params(params), 1), flags, carry)
+        self._calls.note("grad", params, carry, xs)
         return grads, carry, ((losses, aux) if has_aux else losses)
 
     def _grad(
@@ -324,6 +327,7 @@ class Learner:
         after = self._carry(states, trace)
         if self.check_finite:
             self._require_finite(parameter_flags(flat, 1), flags, after)
+        self._calls.note("evolve", params, after, xs)
         return after, self.model.unflatten_output(outputs)
 
     def run(self, params: Any, state: Any, xs: Any) -> tuple[Any, Any]:
@@ -394,6 +398,7 @@ class Learner:
         )
         if self.check_finite:
             self._require_finite(of_params, flags, carry)
+        self._calls.note("train", params, carry, xs)
         return params, opt_state, carry, losses
 
     def trainable(self, batch_size: int, seed: int, params: Any = None, state: Any = None) -> Trainable:

@@ -6,9 +6,11 @@ success, the published stop criterion (`goal`) and a picture of a trial (`plot`)
 """
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from foretrace.tasks.arrays import ArrayTask, from_arrays
+from foretrace.tasks.batches import BatchTask, from_batches
 from foretrace.tasks.evidence import EvidenceAccumulation
 from foretrace.tasks.images import SequentialDigits, SequentialMNIST
 from foretrace.tasks.match_to_sample import DelayedMatchToSample
@@ -71,7 +73,7 @@ def as_task(given: Any) -> Any:
     """A task from what a user gives as one.
 
     Args:
-        given: A task, its name, or a pair of arrays `(X, y)`.
+        given: A task, its name, a pair of arrays `(X, y)`, or an iterable of batches `(X, y)`.
 
     Returns:
         The task.
@@ -85,21 +87,34 @@ def as_task(given: Any) -> Any:
     """
     if isinstance(given, str):
         return find_task(given)
-    if isinstance(given, tuple | list) and len(given) == 2:
+    is_task = callable(getattr(given, "sample", None)) and not isinstance(given, type)
+    if isinstance(given, tuple | list) and len(given) == 2 and not all(isinstance(one, tuple) for one in given):
         return from_arrays(*given)
-    if isinstance(given, type) or not callable(getattr(given, "sample", None)):
+    if not is_task and _is_iterable(given):
+        return from_batches(given)
+    if not is_task:
         shown = given.__name__ if isinstance(given, type) else type(given).__name__
         raise TypeError(
             f"Got {shown} as a task. A task is one of `foretrace.tasks`, such as `EvidenceAccumulation()`, its name "
-            "('evidence'), or a pair of arrays `(X, y)`, as `tasks.from_arrays(X, y)` takes them."
+            "('evidence'), a pair of arrays `(X, y)`, as `tasks.from_arrays(X, y)` takes them, or an iterable of "
+            "batches `(X, y)`, as `tasks.from_batches(batches)` does."
         )
     return given
+
+
+def _is_iterable(given: Any) -> bool:
+    """Whether something may be batches one after another: no array, and no sequence of arrays."""
+    is_array = lambda one: hasattr(one, "__array__") or hasattr(one, "shape")
+    if isinstance(given, tuple | list):
+        return not any(map(is_array, given))
+    return isinstance(given, Iterable) and not isinstance(given, Mapping | type) and not is_array(given)
 
 
 __all__ = [
     "TASKS",
     "Adding",
     "ArrayTask",
+    "BatchTask",
     "Copy",
     "DelayedMatchToSample",
     "EvidenceAccumulation",
@@ -115,4 +130,5 @@ __all__ = [
     "as_task",
     "find_task",
     "from_arrays",
+    "from_batches",
 ]

@@ -51,7 +51,6 @@ class ArrayTask(Task):
 
     name = "arrays"
     timed = False
-    drawn_as = "lines"
 
     data: dict[Split, Trials]
     classes: tuple[Any, ...] = ()
@@ -70,6 +69,12 @@ class ArrayTask(Task):
     def kind(self) -> Literal["classification", "regression"]:  # type: ignore[override]
         """Whether targets are classes."""
         return "classification" if self.classes else "regression"
+
+    @property
+    def drawn_as(self) -> Literal["spikes", "lines"]:  # type: ignore[override]
+        """As spikes, where all inputs are 0 or 1; else as lines."""
+        inputs = self.data["train"].inputs
+        return "spikes" if bool(np.all((inputs == 0) | (inputs == 1))) else "lines"
 
     @property
     def n_steps(self) -> int:
@@ -178,14 +183,14 @@ def from_arrays(
         >>> from_arrays(X, X.sum((1, 2)) > 0)
         from_arrays(40 trials, 10 held out, 20 steps, 3 inputs, 2 outputs)
     """
-    inputs, own = _inputs("X", X, lengths)
-    labels, classes = _targets("y", y, inputs.shape[:2])
+    inputs, own = read_inputs("X", X, lengths)
+    labels, classes = read_targets("y", y, inputs.shape[:2])
     whole = Trials(inputs, labels, own, np.ones(inputs.shape[:2]))
     if isinstance(test, tuple | list):
         if len(test) != 2:
             raise ValueError(f"`test` is a share of the trials, or a pair (X_test, y_test); got {len(test)} values.")
-        inputs_test, own_test = _inputs("X_test", test[0], None, inputs.shape[1:])
-        labels_test, _ = _targets("y_test", test[1], inputs_test.shape[:2], classes)
+        inputs_test, own_test = read_inputs("X_test", test[0], None, inputs.shape[1:])
+        labels_test, _ = read_targets("y_test", test[1], inputs_test.shape[:2], classes)
         train, held = whole, Trials(inputs_test, labels_test, own_test, np.ones(inputs_test.shape[:2]))
     else:
         chosen = _held_out(test, labels if classes else None, len(inputs), seed)
@@ -194,8 +199,8 @@ def from_arrays(
     return ArrayTask(data={"train": train, "test": held}, classes=classes, counted=counted, own_loss=loss, dt=dt)
 
 
-def _inputs(name: str, X: Any, lengths: Any, like: tuple[int, ...] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs (trials, steps, inputs) and the lengths of the trials."""
+def read_inputs(name: str, X: Any, lengths: Any, like: tuple[int, ...] | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs (trials, steps, inputs) and the lengths of the trials, from what a user gives under a name."""
     ragged = isinstance(X, list | tuple) and len({np.shape(one)[:1] for one in X}) > 1
     if ragged:
         if lengths is not None:
@@ -230,7 +235,7 @@ def _filled(name: str, rows: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(filled), np.array([len(array) for array in arrays])
 
 
-def _targets(
+def read_targets(
     name: str, y: Any, shape: tuple[int, ...], known: tuple[Any, ...] = ()
 ) -> tuple[np.ndarray, tuple[Any, ...]]:
     """Targets for each step, and the labels where they are classes."""

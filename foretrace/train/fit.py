@@ -8,7 +8,7 @@ from typing import Any, TextIO
 import jax
 import jax.numpy as jnp
 
-from foretrace.tasks import as_task
+from foretrace.tasks import BatchTask, as_task
 from foretrace.train.checkpoint import name_of
 from foretrace.train.folder import Folder
 from foretrace.train.iteration import Training, TrainState
@@ -25,7 +25,7 @@ def fit(
     optimizer: Any,
     *,
     iterations: int,
-    batch_size: int,
+    batch_size: int | None = None,
     params: Any = None,
     state: Any = None,
     seed: int = 0,
@@ -51,11 +51,13 @@ def fit(
 
     Args:
         learner: A learner from `foretrace.compile`, of any kind of model and by any rule, `"BPTT"` included.
-        task: A task of `foretrace.tasks`, its name, or a pair of arrays `(X, y)`, as `tasks.from_arrays` takes them; or
+        task: A task of `foretrace.tasks`, its name, a pair of arrays `(X, y)`, as `tasks.from_arrays` takes them, an
+            iterable of batches `(X, y)`, as `tasks.from_batches` takes them (a list, a data loader, a generator); or
             anything with the methods of a task.
         optimizer: An optax gradient transformation, schedules included.
         iterations: Batches of trials to learn from, those before a resumption included.
-        batch_size: Trials in a batch. A learner of a function must have been compiled for it.
+        batch_size: Trials in a batch. A learner of a function must have been compiled for it. None for the size of the
+            first batch, where the task is made of batches.
         params: The parameters to begin with, of a step function.
         state: The state that trials begin with; None for the one that the learner was compiled with.
         seed: Of the trials, and of brainstate's random numbers where a module is trained.
@@ -97,12 +99,21 @@ def fit(
     Examples:
         See `docs/training.md`.
     """
-    _check(optimizer, iterations, batch_size, update_every, validate_every, checkpoint_every, keep, patience)
+    _check_optimizer(optimizer)
+    task = as_task(task)
+    batch_size = _batch_size(batch_size, task)
+    _check(iterations, batch_size, update_every, validate_every, checkpoint_every, keep, patience)
     if (stop or patience) and validate_every is None:
         raise ValueError("`stop` and `patience` look at validations: say how often with `validate_every=`.")
-    task = as_task(task)
+    if isinstance(task, BatchTask) and validate_every is not None and not task.n_test:
+        raise ValueError(
+            "Validation needs trials that are held out, and these batches have none: pass "
+            "`tasks.from_batches(batches, test=(X_test, y_test))`, or leave out `validate_every`."
+        )
     trainable = _trainable(learner)(batch_size, seed, params, state)
     _check_params(trainable.params)
+    if isinstance(task, BatchTask):
+        task = task.for_outputs(_readout_width(trainable.learner, readout))
     training = Training(
         trainable=trainable,
         task=task,
@@ -157,13 +168,29 @@ def _rates(target: float | None, cost: float, memory: float) -> Rates | None:
     return None if target is None else Rates(target / 1000.0, cost, memory)
 
 
-def _check(optimizer: Any, iterations: Any, batch_size: Any, *optional: Any) -> None:
+def _batch_size(given: int | None, task: Any) -> int:
+    if given is None and not isinstance(task, BatchTask):
+        raise ValueError("Say how many trials are in a batch with `batch_size=`, as the learner was compiled for it.")
+    return task.batch_size if given is None else given
+
+
+def _readout_width(learner: Any, readout: Callable[[Any], Any]) -> int | None:
+    """How many outputs a network has; None where its readout is no array of trials and outputs."""
+    outputs = [jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in learner.plan.program.outputs]
+    found = jax.eval_shape(lambda given: readout(learner.model.unflatten_output(given)), outputs)
+    return found.shape[-1] if getattr(found, "ndim", 0) == 2 else None
+
+
+def _check_optimizer(optimizer: Any) -> None:
     if not callable(getattr(optimizer, "init", None)) or not callable(getattr(optimizer, "update", None)):
         hint = ": call it, `optax.adam(1e-3)` for instance" if callable(optimizer) else ""
         raise TypeError(
             f"The optimizer is an optax gradient transformation, with `init` and `update`; got "
             f"{getattr(optimizer, '__name__', repr(optimizer))}{hint}."
         )
+
+
+def _check(iterations: Any, batch_size: Any, *optional: Any) -> None:
     names = ("iterations", "batch_size", "update_every", "validate_every", "checkpoint_every", "keep", "patience")
     for name, value in zip(names, (iterations, batch_size, *optional), strict=True):
         if value is None and name not in ("iterations", "batch_size"):

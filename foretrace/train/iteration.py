@@ -108,10 +108,10 @@ class Training:
         """The outputs of all steps of a batch of trials, without learning."""
         return self.trainable.learner.run(params, self.trainable.begin(persistent), inputs)[1]
 
-    def iterate(self, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
-        """One iteration, and its metrics."""
+    def iterate(self, state: TrainState, trial: Any = None) -> tuple[TrainState, dict[str, jax.Array]]:
+        """One iteration on a batch of trials, or on one that is drawn from the task; and its metrics."""
         key, of_trials = jax.random.split(state.key)
-        trial = self.task.sample(of_trials, self.batch_size)
+        trial = self.task.sample(of_trials, self.batch_size) if trial is None else trial
         steps = trial.inputs.shape[0]
         pull = None if self.rates is None else pull_of(self.rates, state.rates, steps, self.dt)
         external = None if self.external is None else self.external(trial)

@@ -28,7 +28,8 @@ class Result:
         params: The parameters at the end; of a module, by path.
         metrics: One record for each iteration.
         state: All that changed in the run; see `TrainState`.
-        stopped_because: `'iterations'`, `'goal'`, `'patience'`, `'interrupted'` or `'not finite'`.
+        stopped_because: `'iterations'`, `'data'` (no batch was left), `'goal'`, `'patience'`, `'interrupted'` or
+            `'not finite'`.
         folder: Where checkpoints and metrics are; None for nowhere.
         best: The network at the validation with the lowest loss; None where nothing was validated.
         label: The names of the task and the rule.

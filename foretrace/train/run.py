@@ -20,6 +20,7 @@ import numpy as np
 from foretrace.errors import NonFiniteError
 from foretrace.train.best import Best
 from foretrace.train.checkpoint import Checkpoint, CheckpointError, CheckpointWarning, name_of
+from foretrace.train.feeding import Feed, is_fed
 from foretrace.train.folder import Folder, MetricsFile, Record
 from foretrace.train.iteration import Training, TrainState, fixed
 from foretrace.train.note import Note, note_of
@@ -126,33 +127,41 @@ class Run:
         done = int(self.state.iteration)
         last = self.records[-1] if self.records and self.records[-1]["iteration"] == done else {}
         reason = self.stopping.reason(validation_of(last))
+        feed = self._feed(done)
         if reason is None:
             self.progress.wait(done, "compiling")
+            reason = "data" if done < iterations and feed.empty() else None
         while reason is None and done < iterations:
             began, done = time.perf_counter(), done + 1
             with self.signals.breaking():
-                state, record = self._next(done)
-                if validate_every is not None and (done % validate_every == 0 or done == iterations):
+                state, record = self._next(done, feed.take())
+                ended = done < iterations and feed.empty()
+                if validate_every is not None and (done % validate_every == 0 or done == iterations or ended):
                     record |= self._validated(state)
             record["seconds"] = round(time.perf_counter() - began, 4)
             self._take(state, record)
             self.progress.update(record)
-            reason = self.stopping.reason(validation_of(record))
+            reason = self.stopping.reason(validation_of(record)) or ("data" if ended else None)
             if done % checkpoint_every == 0 or done >= iterations or reason is not None:
                 self._save()
         return "interrupted" if self.signals.arrived is not None else reason or "iterations"
 
-    def _next(self, done: int) -> tuple[TrainState, Record]:
-        """The state after one more iteration, and its metrics."""
+    def _feed(self, done: int) -> Feed:
+        """The batches from the next iteration on."""
+        task, size = self.training.task, self.training.batch_size
+        return Feed((lambda: task.feed(size, skip=done)) if is_fed(task) else None)
+
+    def _next(self, done: int, trial: Any) -> tuple[TrainState, Record]:
+        """The state after one more iteration, on a batch of trials if there is one, and its metrics."""
         with _callbacks_told(done):
-            state, found, finite = self.iterate(self.state)
+            state, found, finite = self.iterate(self.state, *([] if trial is None else [trial]))
             record = {"iteration": done, **_plain(found)}
         _require_finite(record, state.params, finite)
         return state, record
 
-    def _iterate(self, state: TrainState) -> tuple[TrainState, dict[str, jax.Array], list[jax.Array]]:
+    def _iterate(self, state: TrainState, *given: Any) -> tuple[TrainState, dict[str, jax.Array], list[jax.Array]]:
         """One iteration, its metrics, and whether each parameter is finite after it."""
-        state, found = self.training.iterate(state)
+        state, found = self.training.iterate(state, *given)
         return state, found, [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state.params)]
 
     def _validated(self, state: TrainState) -> Record:
@@ -236,7 +245,9 @@ class Run:
             )
             return
         try:
-            state, record = self._next(1)
+            task = self.training.task
+            first = task.sample(self.state.key, self.training.batch_size) if is_fed(task) else None
+            state, record = self._next(1, first)
             others = unlike(note.first, first_numbers(record, self.state.params, state.params))
         except NonFiniteError:
             others = ["finite numbers (now it has not)"]

@@ -20,6 +20,7 @@ import numpy as np
 
 from foretrace._jax import program_digest
 from foretrace.train.checkpoint import is_key
+from foretrace.train.feeding import is_fed
 from foretrace.train.iteration import Training, TrainState
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
@@ -46,6 +47,7 @@ def describe(training: Training, state: TrainState, iterate: Any, further: dict[
 
     task, batch, loss = training.task, training.batch_size, training.loss
     trial = jax.eval_shape(lambda key: task.sample(key, batch), state.key)
+    given = (trial,) if is_fed(task) else ()
     step = lambda tree: jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), tree)
 
     out = step(jax.eval_shape(training.run, state.params, state.persistent, trial.inputs))
@@ -62,7 +64,7 @@ def describe(training: Training, state: TrainState, iterate: Any, further: dict[
         "readout": digest(loss.readout, out),
         "spikes": digest(loss.spikes, out),
         "external": None if training.external is None else digest(training.external, trial),
-        PROGRAM: program_digest(iterate.trace(state).jaxpr)[:12],
+        PROGRAM: program_digest(iterate.trace(state, *given).jaxpr)[:12],
         START: digest_of_values((state.params, state.persistent, state.carry)),
         "batch_size": batch,
         "update_every": training.update_every,

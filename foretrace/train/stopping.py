@@ -10,6 +10,7 @@ Goal = tuple[str, str, float]
 COMPARED = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
 REASONS = {
     "iterations": "all done",
+    "data": "the data ended",
     "goal": "goal reached",
     "patience": "no lower loss any more",
     "interrupted": "interrupted",

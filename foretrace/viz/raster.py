@@ -180,8 +180,9 @@ def _draw_potential(axes: "Axes", potential: _Potential, at: np.ndarray) -> None
         look = series(1)
         axes.plot(at, potential.threshold, linewidth=1.0, label="threshold", **look.line)
     spikes = at[potential.fired]
-    above: dict[str, Any] = dict(transform=axes.get_xaxis_transform(), clip_on=False, label="_spikes")
-    axes.plot(spikes, np.full(len(spikes), 1.02), "|", color=INK, **above)
+    if len(spikes):  # a line without points that is not clipped has no extent, and the layout collapses
+        above: dict[str, Any] = dict(transform=axes.get_xaxis_transform(), clip_on=False, label="_spikes")
+        axes.plot(spikes, np.full(len(spikes), 1.02), "|", color=INK, **above)
     axes.set_ylabel(f"neuron {potential.neuron}{potential.unit}", rotation=0, ha="right", va="center")
 
 

@@ -10,6 +10,8 @@ import pytest
 from foretrace.cli.demo import BPTT, ONLINE, PICTURE, TABLE, main, make_demo
 from foretrace.compiler.history import HistoryKind
 
+SIZE = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+
 pytestmark = pytest.mark.xdist_group("demo")  # one worker runs the demonstration for all
 
 
@@ -45,8 +47,24 @@ def test_the_table_compares_with_bptt(quick: tuple[str, Path]) -> None:
 def test_the_picture_names_what_it_shows(quick: tuple[str, Path]) -> None:
     root = xml.etree.ElementTree.parse(quick[1] / PICTURE).getroot()
     texts = " ".join(filter(None, (element.text for element in root.iter())))
-    for word in (ONLINE, BPTT, "iteration", "ALIF", "recall", "time (ms)"):
+    for word in (ONLINE, BPTT, "iteration", "ALIF", "recall", "time (ms)", "steps"):
         assert re.search(re.escape(word), texts), word
+
+
+def test_it_says_its_speed_beside_bptt(quick: tuple[str, Path]) -> None:
+    assert re.search(rf"A gradient of {ONLINE} took [\d.]+ of the time of {BPTT}", quick[0])
+
+
+def test_memory_of_the_online_rule_does_not_grow(quick: tuple[str, Path]) -> None:
+    table = quick[0].partition("Memory of one gradient")[2]
+    found = {
+        rule: [float(x) * SIZE[unit] for x, unit in re.findall(r"([\d.]+) (\w+)", line)]
+        for rule, line in [
+            (line.split()[0], line) for line in table.splitlines() if line.split()[:1] in ([ONLINE], [BPTT])
+        ]
+    }
+    assert found[ONLINE][-1] < 2 * found[ONLINE][0]
+    assert found[BPTT][-1] > 50 * found[BPTT][0]
 
 
 def test_the_network_is_adaptive_and_recurrent() -> None:

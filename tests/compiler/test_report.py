@@ -10,6 +10,7 @@ import pytest
 
 from foretrace.compiler.reporting.report import CompilationReport
 from foretrace.compiler.reporting.tables import WIDTH, table, wrap
+from foretrace.compiler.reporting.text import _letters, _ranges
 from foretrace.entry import compile_etrace_graph
 from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel
 
@@ -195,16 +196,32 @@ def test_approximate_parameters_are_named(stack):
 
 def test_shared_reasons_stand_below_the_table_once(gated):
     lines = gated.explain().to_str().split("\n")
-    notes = [line for line in lines if line.startswith("[")]
+    notes = [line for line in lines if line.startswith("(")]
     reasons = {reason for parameter in gated.parameters for reason in parameter.reasons}
-    assert {note.split("] ")[1] for note in notes} == reasons
-    for number in range(1, len(notes) + 1):
-        assert any(f"[{number}]" in line and line not in notes for line in lines)
+    assert {note.split(") ")[1] for note in notes} == reasons
+    for letter in "abcdefgh"[: len(notes)]:
+        assert any(f"({letter})" in line and line not in notes for line in lines)
+
+
+def test_marks_of_notes_are_no_indices_of_parameters():
+    def step(params, state, x):
+        state = 0.9 * state + jnp.tanh(x @ params[0] + state @ params[1])
+        return state, state
+
+    params = (drawn(INPUT, UNITS), drawn(UNITS, UNITS))
+    text = compile_etrace_graph(step, drawn(BATCH, INPUT), params=params, state=drawn(BATCH, UNITS)).explain().to_str()
+    assert "(a) `state` feeds back to `state` through mixing" in text
+    assert {line.split()[0] for line in text.split("\n") if "[1]" in line} == {"params[1]"}
+
+
+def test_there_are_marks_for_more_notes_than_letters():
+    assert [_letters(number) for number in (1, 26, 27, 52, 53)] == ["a", "z", "aa", "az", "ba"]
+    assert _ranges([5, 1, 2, 3]) == "(a-c) (e)"
 
 
 def test_single_reason_stands_in_the_table(stack):
     text = stack.explain().to_str()
-    assert "[1] " not in text
+    assert "(a) " not in text
     assert "reaches `layers[1].v`" in text
 
 
@@ -217,8 +234,8 @@ def test_reasons_that_differ_in_the_last_name_are_merged():
     state = {"c": drawn(BATCH, UNITS), "h": drawn(BATCH, UNITS)}
     graph = compiled(step, state, w=(INPUT, UNITS), u=(UNITS, UNITS))
     assert len(graph.parameters[0].reasons) == 2
-    assert "[1] `h` feeds back to `c`, `h` through mixing" in graph.explain().to_str()
-    assert "[2]" not in graph.explain().to_str()
+    assert "(a) `h` feeds back to `c`, `h` through mixing" in graph.explain().to_str()
+    assert "(b)" not in graph.explain().to_str()
 
 
 def test_levels_nest(gated):

@@ -148,6 +148,7 @@ def checked(text: str) -> set[str]:
 def test_a_learner_shows_its_parameters(learner: ft.Learner) -> None:
     for shown in (learner, learner.graph, learner.report, learner.graph.explain(level=3)):
         text = shown._repr_html_()
+        assert '<div class="why">reaches no state</div>' in text
         assert {"div", "style", "table"} <= checked(text)
         assert all(word in text for word in ("readout", "(3, 4)", "input @ w", "no history needed"))
     assert "Learner(D_RTRL, 3 parameters, 1 state in 1 group)" in learner._repr_html_()

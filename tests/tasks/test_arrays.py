@@ -142,3 +142,9 @@ def test_fit_takes_the_arrays_and_learns():
     options = dict(iterations=40, batch_size=8, validate_every=40, progress=False)
     result = train.fit(learner, (X, LABELS), optax.adam(3e-2), **options)
     assert result.validation["error"] < 0.3
+
+
+def test_spikes_are_drawn_as_spikes() -> None:
+    spikes = np.random.default_rng(0).random((10, 8, 3)) < 0.3
+    assert from_arrays(spikes.astype(float), spikes.any((1, 2))).drawn_as == "spikes"
+    assert from_arrays(0.5 * spikes, np.arange(10.0)).drawn_as == "lines"

@@ -95,3 +95,10 @@ def test_a_network_that_is_silent_can_be_drawn():
 def test_what_does_not_fit_is_named(spikes, options, said):
     with pytest.raises(ValueError, match=said):
         spike_raster(spikes, **options)
+
+
+def test_silent_neurons_are_drawn_too() -> None:
+    potentials = np.random.default_rng(0).normal(size=(60, 4))
+    drawn = spike_raster(np.zeros((60, 4)), potentials, neurons=[0, 1], outputs=potentials[:, :2])
+    drawn._repr_png_()  # matplotlib warns of a layout that collapses, and warnings are errors here
+    assert all(axes.get_position().height > 0.05 for axes in drawn.axes)

@@ -97,9 +97,8 @@ def _learner(options: argparse.Namespace) -> Any:
     if found.params is not None:
         if options.batch is not None:
             raise UsageError("--batch is for modules: the state of a step function has its batch already.")
-        return foretrace.compile(
-            found.model, rule.rule, *inputs, params=found.params, state=found.state, **rule.options
-        )
+        state = found.state_for(inputs[0].shape[0] if inputs[0].ndim else 1)
+        return foretrace.compile(found.model, rule.rule, *inputs, params=found.params, state=state, **rule.options)
     batch = _batch(found.model, inputs, options)
     return foretrace.compile(found.model, rule.rule, *inputs, batch_size=batch, seed=0, **rule.options)
 

@@ -21,6 +21,7 @@ from foretrace.cli.arguments import (
     whole,
 )
 from foretrace.cli.experiment import Experiment, add_arguments, describe, make_experiment
+from foretrace.cli.own_model import add_model_arguments
 from foretrace.cli.rules import RuleChoice
 
 TEXT = """\
@@ -35,7 +36,8 @@ EXAMPLES = [
     "foretrace train evidence --set n_cues=1 --set delay=100 --hidden 20 --iterations 50     a short look",
     "foretrace train adding --cell LSTM --hidden 64 --lr 3e-3 --rule pp_prop --rule-set decay_or_rank=0.95",
     "foretrace train dms --folder runs/dms --resume                   goes on where it stopped",
-    "foretrace train my_task.py:MyTask --cell GRU --hidden 32         a task, or arrays, of your own",
+    "foretrace train my_task.py:MyTask --cell GRU --hidden 32         a task, arrays or batches, of your own",
+    "foretrace train my.py:MyTask --model my.py:step                  and a model of your own",
 ]
 
 
@@ -44,6 +46,7 @@ def add(commands: Any) -> None:
     parser = add_command(commands, "train", run, "train a network on a task", TEXT, EXAMPLES)
     parser.set_defaults(saves=True)
     add_arguments(parser)
+    add_model_arguments(parser.add_argument_group("a model of your own, in the place of the network"))
     add_rule_arguments(parser.add_argument_group("the rule"), "`foretrace rules` lists them; BPTT is one more")
     end = parser.add_argument_group("the run")
     end.add_argument(

@@ -8,7 +8,7 @@ from foretrace._html import boxed, cell, named, prose, table
 from foretrace._repr import shape_text
 from foretrace.compiler.history import HistoryKind, Parameter
 from foretrace.compiler.reporting.drawing import EDGE, FACE
-from foretrace.compiler.reporting.words import HISTORY, Wording
+from foretrace.compiler.reporting.words import HISTORY, Wording, without_reasons
 from foretrace.program.diagnostics import DiagnosticLevel
 from foretrace.program.records import path_name
 
@@ -64,5 +64,9 @@ def _row(graph: "ETraceGraph", parameter: Parameter, wording: Wording) -> list[s
         "<br>".join(map(named, enters)) or "nowhere",
         "<br>".join(map(named, dict.fromkeys(reached))) or "none",
         kind_box(parameter.history),
-        "<br>".join(reason_lines(parameter.reasons, MOST_REASONS)),
+        f'<div class="why">{_why(parameter)}</div>',
     ]
+
+
+def _why(parameter: Parameter) -> str:
+    return "<br>".join(reason_lines(parameter.reasons, MOST_REASONS)) or escape(without_reasons(parameter))

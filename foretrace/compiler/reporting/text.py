@@ -1,11 +1,13 @@
 """The report as text: what it says about parameters, groups and diagnostics, and in what order.
 
 One line for each parameter says where it enters, which states it reaches directly, what its history keeps, and why no
-more. Reasons that several parameters share are numbered and stand below the table, with a sentence for every word that
-needs one. Higher levels add to the lower ones. The text follows from the graph alone, so two runs give the same.
+more. Reasons that several parameters share stand below the table, each behind a letter (numbers in brackets belong to
+names, such as `params[1]`), with a sentence for every word that needs one. Higher levels add to the lower ones. The
+text follows from the graph alone, so two runs give the same.
 """
 
 import functools
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +25,7 @@ from foretrace.compiler.reporting.words import (
     POSITIONS,
     Wording,
     readable,
+    without_reasons,
 )
 from foretrace.program.diagnostics import DiagnosticLevel
 from foretrace.program.records import path_name
@@ -94,7 +97,8 @@ class ReportText:
         header = ["parameter", "shape", "enters", "reaches", "history keeps", "why"]
         lines = table(header, rows, [26, 16, 30, 20, 17, 60])
         if notes:
-            lines += ["", *(line for reason, n in notes.items() for line in paragraph(self._named(reason), f"[{n}] "))]
+            marked = [paragraph(self._named(reason), f"({_letters(n)}) ") for reason, n in notes.items()]
+            lines += ["", *itertools.chain.from_iterable(marked)]
         return [*lines, "", *self._legend(entries)]
 
     def _legend(self, entries: Sequence[str]) -> list[str]:
@@ -184,10 +188,8 @@ def _notes(parameters: Sequence[Parameter]) -> dict[str, int]:
 
 
 def _why(parameter: Parameter, notes: dict[str, int]) -> str:
-    if not parameter.occurrences:
-        return "meets no data"
-    if not parameter.reasons:
-        return "reaches no state" if parameter.history is HistoryKind.NONE_NEEDED else "every path is direct"
+    if not parameter.occurrences or not parameter.reasons:
+        return without_reasons(parameter)
     reasons = _merged(parameter.reasons)
     return _ranges([notes[reason] for reason in reasons]) if notes else "; ".join(reasons)
 
@@ -201,15 +203,22 @@ def _merged(reasons: Sequence[str]) -> list[str]:
     return [before + ", ".join(dict.fromkeys(found)) + after for (before, after), found in names.items()]
 
 
+def _letters(number: int) -> str:
+    """The mark of a note: a to z, then aa, ab and so on."""
+    before, place = divmod(number - 1, 26)
+    return (_letters(before) if before else "") + chr(ord("a") + place)
+
+
 def _ranges(numbers: Sequence[int]) -> str:
-    """`[1-3] [5]` for 1, 2, 3, 5."""
+    """`(a-c) (e)` for 1, 2, 3, 5."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][-1] == number - 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return " ".join(f"[{run[0]}]" if len(run) == 1 else f"[{run[0]}-{run[-1]}]" for run in runs)
+    ends = [dict.fromkeys((_letters(run[0]), _letters(run[-1]))) for run in runs]
+    return " ".join(f"({'-'.join(marks)})" for marks in ends)
 
 
 def _repeated(texts: Sequence[str]) -> str:

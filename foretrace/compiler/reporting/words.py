@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretrace._jax import Atom, JaxprEqn, Literal, Var
-from foretrace.compiler.history import HistoryKind
+from foretrace.compiler.history import HistoryKind, Parameter
 from foretrace.compiler.occurrences import Occurrence, OccurrenceKind, Weight
 from foretrace.compiler.positions import TransitionKind
 from foretrace.program.records import Leaf, path_name
@@ -190,6 +190,13 @@ class Wording:
         names |= {out: f"new {name}" for out, name in zip(program.hidden_outvars, states, strict=True)}
         names |= dict(zip(program.other_invars, [leaf.name for leaf in program.other], strict=True))
         return names | dict(zip(program.input_invars, inputs, strict=True))
+
+
+def without_reasons(parameter: Parameter) -> str:
+    """Why a parameter needs no reason for what its history leaves out."""
+    if not parameter.occurrences:
+        return "meets no data"
+    return "reaches no state" if parameter.history is HistoryKind.NONE_NEEDED else "every path is direct"
 
 
 def readable(leaves: Sequence[Leaf]) -> Callable[[str], str]:
