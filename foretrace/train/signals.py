@@ -6,7 +6,7 @@ ends in good order. What is being computed is broken off, since it can be comput
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -24,6 +24,7 @@ class Signals:
     def __init__(self) -> None:
         self.arrived: signal.Signals | None = None
         self._breaking = False
+        self._by: Callable[[], None] | None = None
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -42,10 +43,14 @@ class Signals:
                 signal.signal(number, handler)
 
     @contextmanager
-    def breaking(self) -> Iterator[None]:
-        """Within the block, a signal is a `KeyboardInterrupt`, as is one that arrived before."""
+    def breaking(self, by: Callable[[], None] | None = None) -> Iterator[None]:
+        """Within the block, a signal is a `KeyboardInterrupt`, as is one that arrived before.
+
+        Args:
+            by: Called where a signal arrives, in the place of the `KeyboardInterrupt`.
+        """
         try:
-            self._breaking = True
+            self._breaking, self._by = True, by
             if self.arrived is not None:
                 raise KeyboardInterrupt
             yield
@@ -56,7 +61,9 @@ class Signals:
         self.arrived = self.arrived or signal.Signals(number)
         if self._breaking:
             self._breaking = False  # once: whoever catches it is not to be broken off again
-            raise KeyboardInterrupt
+            if self._by is None:
+                raise KeyboardInterrupt
+            self._by()
 
 
 def _is_free(number: signal.Signals) -> bool:

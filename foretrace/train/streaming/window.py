@@ -1,0 +1,111 @@
+"""Metrics of a stream in memory that does not grow: means over a sliding window, and a history of bounded length.
+
+The history has the means of the window at evenly spaced steps. When it has become too long, every second point is left
+out, and points are twice as far apart from then on: it always covers the whole stream, at the finest spacing that fits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Record = dict[str, Any]
+MOST = 1000
+"""Points of a history, at most."""
+
+
+class Window:
+    """The last steps of a stream.
+
+    Args:
+        names: What is measured at each step.
+        size: Steps in the window.
+        dtype: Of what is measured.
+    """
+
+    def __init__(self, names: Sequence[str], size: int, dtype: Any = float) -> None:
+        self.names, self.rows = tuple(names), np.full((size, len(names)), np.nan, dtype)
+        self.at = 0
+
+    def add(self, rows: np.ndarray) -> None:
+        """Takes rows in, one for each step, NaN where there was no target."""
+        size = len(self.rows)
+        rows = rows[-size:]
+        first = min(len(rows), size - self.at)
+        self.rows[self.at : self.at + first] = rows[:first]
+        self.rows[: len(rows) - first] = rows[first:]
+        self.at = (self.at + len(rows)) % size
+
+    def means(self) -> dict[str, float | None]:
+        """The mean of each metric over the steps of the window that had a target; None where none had."""
+        rows = self.in_order  # so that sums round alike, wherever the window begins
+        known = rows[~np.isnan(rows[:, 0])]
+        means = known.mean(axis=0, dtype=float) if len(known) else [None] * len(self.names)
+        return {name: None if mean is None else float(mean) for name, mean in zip(self.names, means, strict=True)}
+
+    @property
+    def in_order(self) -> np.ndarray:
+        """The rows, the oldest first."""
+        return np.roll(self.rows, -self.at, axis=0)
+
+
+@dataclass
+class History:
+    """What a stream has been like from its beginning.
+
+    Attributes:
+        window: The last steps.
+        spacing: Steps between two points.
+        points: The means of the window at evenly spaced steps.
+        steps: Steps seen.
+        labelled: Those with a target.
+        sums: The sum of each metric over all of these.
+    """
+
+    window: Window
+    spacing: int
+    points: list[Record] = field(default_factory=list)
+    steps: int = 0
+    labelled: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, names: Sequence[str], size: int, dtype: Any = float) -> "History":
+        """An empty history of these metrics, with points at every tenth of the window."""
+        return cls(Window(names, size, dtype), max(1, size // 10), sums=dict.fromkeys(names, 0.0))
+
+    def add(self, rows: np.ndarray) -> None:
+        """Takes the rows of some steps in."""
+        known = rows[~np.isnan(rows[:, 0])]
+        self.labelled += len(known)
+        for name, value in zip(self.window.names, known.sum(axis=0, dtype=float), strict=True):
+            self.sums[name] += float(value)
+        while len(rows):
+            part = rows[: self.spacing - self.steps % self.spacing]
+            rows = rows[len(part) :]
+            self.window.add(part)
+            self.steps += len(part)
+            if self.steps % self.spacing == 0:
+                self._point()
+
+    def _point(self) -> None:
+        self.points.append({"step": self.steps, **self.window.means()})
+        if len(self.points) > MOST:
+            self.spacing *= 2
+            self.points = [point for point in self.points if point["step"] % self.spacing == 0]
+
+    def means(self) -> dict[str, float | None]:
+        """The mean of each metric over the whole stream."""
+        return {name: value / self.labelled if self.labelled else None for name, value in self.sums.items()}
+
+    def plain(self) -> dict[str, Any]:
+        """All but the window, as plain values."""
+        return {"spacing": self.spacing, "points": self.points, "labelled": self.labelled, "sums": self.sums}
+
+    def restore(self, plain: dict[str, Any], window: np.ndarray, steps: int) -> None:
+        """Takes over what `plain` gave, and the rows of a window."""
+        self.spacing, self.points = int(plain["spacing"]), [dict(point) for point in plain["points"]]
+        self.steps, self.labelled = steps, int(plain["labelled"])
+        self.sums = {name: float(plain["sums"][name]) for name in self.window.names}
+        self.window.add(np.asarray(window))
