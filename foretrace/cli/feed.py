@@ -1,8 +1,8 @@
 """Where the lines of a stream come from: the standard input, a file, or a TCP port, read in a thread of its own.
 
 What was read waits in a queue of bounded length, so that a source which is faster than the network is slowed down by
-its pipe and fills no memory. `ready` tells whether an item is there already: what has arrived while the network was busy is
-then learned from in one piece.
+its pipe and fills no memory. `ready` tells whether an item is there already: what has arrived while the network was
+busy is then learned from in one piece.
 """
 
 import contextlib

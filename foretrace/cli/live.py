@@ -70,7 +70,8 @@ class Board:
             points = self.history.points[:: max(1, len(self.history.points) // MOST_POINTS)]
             recent, activity = list(self.recent), list(self.activity)
             self._rate.append((time.monotonic(), self.steps))
-            (then, before), (now, steps) = self._rate[0], self._rate[-1]
+            then, before = self._rate[0]
+            now, steps = self._rate[-1]
             found = {
                 "title": self.title,
                 "state": self.state,

@@ -26,7 +26,9 @@ p { margin: .2rem 0; }
 .cards div { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .5rem .9rem; }
 .cards b { display: block; font-size: 1.3rem; font-variant-numeric: tabular-nums; }
 .panel { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .5rem; }
-svg, canvas { display: block; width: 100%; height: 9rem; }
+svg, canvas { display: block; width: 100%; }
+svg { height: auto; }
+canvas { height: 9rem; }
 svg text { fill: var(--soft); font-size: 11px; }
 polyline { fill: none; stroke: var(--one); stroke-width: 1.5; vector-effect: non-scaling-stroke; }
 polyline.two { stroke: var(--two); stroke-dasharray: 5 3; }

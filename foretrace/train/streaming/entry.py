@@ -245,7 +245,7 @@ def _require_online(learner: Any) -> None:
         what = learner.rule.name if learner.rule.exact else f"A window of {learner.window} steps"
         raise ValueError(
             f"{what} goes back through steps that are gone in a stream. Compile the model with a rule that learns "
-            'online, such as "D_RTRL", without `window`; or cut the stream into sequences and call `learner.train` for each.'
+            'online, such as "D_RTRL", without `window`; or cut the stream into sequences for `learner.train`.'
         )
 
 

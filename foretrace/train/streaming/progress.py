@@ -33,7 +33,8 @@ class StreamProgress:
         if now - then < (ON_TERMINAL if self.lines.is_terminal else ELSEWHERE):
             return
         self._last = (now, steps)
-        words = [self.label, f"{steps:,} steps", f"{(steps - before) / (now - then):,.0f}/s", *described(metrics)]
+        shown = {name: value for name, value in metrics.items() if name != "step"}
+        words = [self.label, f"{steps:,} steps", f"{(steps - before) / (now - then):,.0f}/s", *described(shown)]
         self.lines.show("  ".join(words))
 
     def say(self, text: str) -> None:
