@@ -94,8 +94,8 @@ class Board:
 
 def _first(value: Any) -> float | None:
     """The first number of a prediction or a target."""
-    flat = np.ravel(value) if value is not None else ()
-    return float(flat[0]) if len(flat) else None
+    flat = [] if value is None else np.ravel(value).tolist()
+    return float(flat[0]) if flat else None
 
 
 def _neurons(values: Any) -> list[float]:

@@ -163,7 +163,7 @@ async def stream_async(learner: Any, source: Any, optimizer: Any, **settings: An
     return await run.go_async(opened)
 
 
-DEFAULTS: dict[str, Any] = dict(stream.__kwdefaults__)
+DEFAULTS: dict[str, Any] = dict(stream.__kwdefaults__ or {})
 
 
 def _known(settings: dict[str, Any]) -> dict[str, Any]:
@@ -277,7 +277,8 @@ def _from(source: Any, steps: int) -> Any:
 
 def _source(found: Any, forms: Forms, steps: int) -> Any:
     if is_arrays(found):
-        return ArraysSource(*found, forms, steps)
+        xs, ys = found
+        return ArraysSource(xs, ys, forms, steps)
     if not hasattr(found, "__iter__"):
         raise TypeError(f"A stream is an iterable of items `(x, y)`, or a pair of arrays; got {type(found).__name__}.")
     return ItemsSource(found, forms, steps)

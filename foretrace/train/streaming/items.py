@@ -40,7 +40,12 @@ class Piece(NamedTuple):
     y: list[np.ndarray] | None
     labelled: np.ndarray | None
     external: list[np.ndarray] | None
-    length: int
+    length: Any
+
+    def each(self, change: Callable[[Any], Any], length: Any) -> "Piece":
+        """A piece whose arrays are changed by a function, with another length."""
+        x, y, labelled, external = jax.tree.map(change, (self.x, self.y, self.labelled, self.external))
+        return Piece(x, y, labelled, external, length)
 
 
 class Taken(NamedTuple):
@@ -240,9 +245,7 @@ def cut(piece: Piece, end: int) -> Piece | None:
     """The first steps of a piece; None for none."""
     if not end:
         return None
-    part: Callable[[Any], Any] = lambda arrays: None if arrays is None else [array[:end] for array in arrays]
-    labelled = None if piece.labelled is None else piece.labelled[:end]
-    return Piece(part(piece.x), part(piece.y), labelled, part(piece.external), end)
+    return piece.each(lambda array: array[:end], end)
 
 
 def checked(taken: Taken, done: int) -> Taken:

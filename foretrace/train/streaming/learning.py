@@ -112,19 +112,19 @@ class Learning:
             The state after them, what was seen of each, and whether all parameters are finite.
         """
         room, step = piece.x[0].shape[0], jax.jit(self._step)  # jitted to be traced once
-        at: Callable[[Any], Any] = lambda place: jax.tree.map(
-            lambda a: jax.lax.dynamic_index_in_dim(a, place, keepdims=False), piece[:4]
+        at: Callable[[Any], Piece] = lambda place: piece.each(
+            lambda a: jax.lax.dynamic_index_in_dim(a, place, keepdims=False), place
         )
         if room == 1:
-            state, seen = self._step(state, Piece(*at(0), jnp.int32(0)), since)
+            state, seen = self._step(state, at(jnp.int32(0)), since)
             seen = jax.tree.map(lambda a: a[None], seen)
         else:
-            like = jax.eval_shape(lambda s: step(s, Piece(*at(jnp.int32(0)), jnp.int32(0)), since)[1], state)
+            like = jax.eval_shape(lambda s: step(s, at(jnp.int32(0)), since)[1], state)
             empty = jax.tree.map(lambda a: jnp.full((room, *a.shape), jnp.nan if _real(a) else 0, a.dtype), like)
 
             def one(place: Any, before: Any) -> Any:
                 state, seen = before
-                state, found = step(state, Piece(*at(place), place), since)
+                state, found = step(state, at(place), since)
                 put = lambda a, b: jax.lax.dynamic_update_index_in_dim(a, b, place, 0)
                 return state, jax.tree.map(put, seen, found)
 

@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from signal import SIGINT
@@ -34,7 +34,7 @@ from foretrace.train.streaming.result import StreamError, StreamResult, StreamSt
 from foretrace.train.streaming.settings import describe, loss_digest
 from foretrace.train.streaming.window import History
 
-LOOK_STEPS, LOOK_SECONDS = 256, 0.5
+LOOK_STEPS, LOOK_SECONDS = 2048, 0.5
 """After how many steps, or how much time, what was computed is looked at."""
 REASONS = {
     "ended": "the source has ended",
@@ -206,24 +206,34 @@ class StreamRun:
         """
         unseen, self._unseen = self._unseen, []
         try:
-            found = jax.device_get([(seen, finite) for _, seen, finite in unseen])
+            found = [jax.tree.map(np.asarray, seen) for _, seen, _ in unseen]
+            finite = all(bool(last) for _, _, last in unseen[-1:])
         except jax.errors.JaxRuntimeError as error:  # what `check_finite` of a learner finds
             raise self._taken_back(str(error).partition(f"{NonFiniteError.__name__}: ")[2] or str(error)) from error
-        pieces, first = [piece for piece, _, _ in unseen], self.history.steps
-        for piece, (seen, finite) in zip(pieces, found, strict=True):
-            bad = _not_finite(piece, seen)
-            if bad is not None or not finite:
-                at = "A parameter" if bad is None else f"The loss of step {first + bad + 1}"
-                raise self._taken_back(f"{at} is not finite")
-            first += piece.length
-        for piece, (seen, _) in zip(pieces, found, strict=True):  # only now: a look counts as a whole
-            self.history.add(seen.measured[: piece.length])
+        pieces = [piece for piece, _, _ in unseen]
+        if pieces:
+            rows = [seen.measured[: piece.length] for piece, seen in zip(pieces, found, strict=True)]
+            self._require_finite(pieces, rows, finite)
+            self.history.add(rows[0] if len(rows) == 1 else np.concatenate(rows))
         self._good, self._looked = self.state, time.monotonic()
         self.progress.update(self.steps, self.history.points[-1] if self.history.points else {})
         if self.plan.on_step is None:
             return False
-        told = [self._tell(piece, seen) for piece, (seen, _) in zip(pieces, found, strict=True)]
+        told = [self._tell(piece, seen) for piece, seen in zip(pieces, found, strict=True)]
         return any(told)
+
+    def _require_finite(self, pieces: Sequence[Piece], rows: Sequence[np.ndarray], params: bool) -> None:
+        """Raises `NonFiniteError` if a loss, or a parameter after all of these pieces, is not finite."""
+        first = self.history.steps + 1
+        for piece, own in zip(pieces, rows, strict=True):
+            bad = ~np.isfinite(own[:, 0])
+            if piece.y is not None and bad.any():
+                bad &= True if piece.labelled is None else piece.labelled
+                if bad.any():
+                    raise self._taken_back(f"The loss of step {first + int(np.argmax(bad)):,} is not finite")
+            first += piece.length
+        if not params:
+            raise self._taken_back("A parameter is not finite")
 
     def _taken_back(self, what: str) -> NonFiniteError:
         self.state, self.steps = self._good, self.history.steps
@@ -354,7 +364,7 @@ class StreamRun:
             )
 
     def _values(self) -> dict[str, Any]:
-        return {"state": self.state._asdict(), "window": self.history.window.in_order}
+        return {"state": self.state._asdict(), "window": self.history.window.rows}
 
     def _save(self) -> None:
         """Writes a checkpoint of what was looked at."""
@@ -370,17 +380,9 @@ class StreamRun:
         self._saved_steps = self.steps
 
 
-def _not_finite(piece: Piece, seen: Any) -> int | None:
-    """The first step with a target whose loss is not finite; None for none."""
-    bad = ~np.isfinite(seen.measured[: piece.length, 0])
-    if piece.labelled is not None:
-        bad &= piece.labelled
-    return int(np.argmax(bad)) if piece.y is not None and bad.any() else None
-
-
 def _padded(piece: Piece, room: int) -> Piece:
     """A piece whose arrays are as long as the program's; what is behind its length is not read."""
     if piece.length == room:
         return piece._replace(length=np.int32(room))
     pad = lambda a: np.concatenate([a, np.zeros((room - len(a), *a.shape[1:]), a.dtype)])
-    return Piece(*jax.tree.map(pad, piece[:4]), np.int32(piece.length))
+    return piece.each(pad, np.int32(piece.length))

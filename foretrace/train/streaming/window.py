@@ -39,15 +39,10 @@ class Window:
 
     def means(self) -> dict[str, float | None]:
         """The mean of each metric over the steps of the window that had a target; None where none had."""
-        rows = self.in_order  # so that sums round alike, wherever the window begins
-        known = rows[~np.isnan(rows[:, 0])]
+        unknown = np.isnan(self.rows[:, 0])
+        known = self.rows[~unknown] if unknown.any() else self.rows
         means = known.mean(axis=0, dtype=float) if len(known) else [None] * len(self.names)
         return {name: None if mean is None else float(mean) for name, mean in zip(self.names, means, strict=True)}
-
-    @property
-    def in_order(self) -> np.ndarray:
-        """The rows, the oldest first."""
-        return np.roll(self.rows, -self.at, axis=0)
 
 
 @dataclass
@@ -77,23 +72,33 @@ class History:
 
     def add(self, rows: np.ndarray) -> None:
         """Takes the rows of some steps in."""
-        known = rows[~np.isnan(rows[:, 0])]
+        unknown = np.isnan(rows[:, 0])
+        known = rows[~unknown] if unknown.any() else rows
         self.labelled += len(known)
         for name, value in zip(self.window.names, known.sum(axis=0, dtype=float), strict=True):
             self.sums[name] += float(value)
-        while len(rows):
-            part = rows[: self.spacing - self.steps % self.spacing]
-            rows = rows[len(part) :]
-            self.window.add(part)
-            self.steps += len(part)
-            if self.steps % self.spacing == 0:
-                self._point()
+        due = np.arange(self.spacing - self.steps % self.spacing, len(rows) + 1, self.spacing)
+        if len(due):
+            self._points(due, rows)
+        self.window.add(rows)
+        self.steps += len(rows)
 
-    def _point(self) -> None:
-        self.points.append({"step": self.steps, **self.window.means()})
-        if len(self.points) > MOST:
-            self.spacing *= 2
-            self.points = [point for point in self.points if point["step"] % self.spacing == 0]
+    def _points(self, due: np.ndarray, rows: np.ndarray) -> None:
+        """Notes the means of the window after some numbers of further rows, all by two running sums."""
+        size = len(self.window.rows)
+        both = np.concatenate([np.roll(self.window.rows, -self.window.at, axis=0), rows]).astype(float)
+        known = ~np.isnan(both[:, 0])
+        counts = np.concatenate([[0], np.cumsum(known)])
+        sums = np.concatenate([np.zeros((1, both.shape[1])), np.cumsum(np.where(known[:, None], both, 0.0), axis=0)])
+        for end in due.tolist():
+            if (self.steps + end) % self.spacing:  # the spacing has grown on the way
+                continue
+            count = counts[end + size] - counts[end]
+            means = ((sums[end + size] - sums[end]) / count).tolist() if count else [None] * both.shape[1]
+            self.points.append({"step": self.steps + end, **dict(zip(self.window.names, means, strict=True))})
+            if len(self.points) > MOST:
+                self.spacing *= 2
+                self.points = [point for point in self.points if point["step"] % self.spacing == 0]
 
     def means(self) -> dict[str, float | None]:
         """The mean of each metric over the whole stream."""
@@ -108,4 +113,4 @@ class History:
         self.spacing, self.points = int(plain["spacing"]), [dict(point) for point in plain["points"]]
         self.steps, self.labelled = steps, int(plain["labelled"])
         self.sums = {name: float(plain["sums"][name]) for name in self.window.names}
-        self.window.add(np.asarray(window))
+        self.window.rows[:], self.window.at = window, steps % len(self.window.rows)
