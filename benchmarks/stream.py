@@ -175,9 +175,9 @@ def page(size: Size, found: Any, apart: float, seen: Any, result: Any, repeats: 
             "",
             "## Rate of steps",
             "",
-            "Beside a loop by hand, which calls one jitted function for each piece of the same arrays, waits for nothing "
-            f"on the way, and reads all losses at the end; median of {repeats} runs that take turns in one process. The "
-            f"parameters of both differ by at most {apart:.1e}.",
+            "Beside a loop by hand, which calls one jitted function for each piece of the same arrays, waits for "
+            f"nothing on the way, and reads all losses at the end; median of {repeats} runs that take turns in one "
+            f"process. The parameters of both differ by at most {apart:.1e}.",
             "",
             rate_table(found),
             "",

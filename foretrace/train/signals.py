@@ -42,20 +42,13 @@ class Signals:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    @contextmanager
-    def breaking(self, by: Callable[[], None] | None = None) -> Iterator[None]:
+    def breaking(self, by: Callable[[], None] | None = None) -> "_Breaking":
         """Within the block, a signal is a `KeyboardInterrupt`, as is one that arrived before.
 
         Args:
             by: Called where a signal arrives, in the place of the `KeyboardInterrupt`.
         """
-        try:
-            self._breaking, self._by = True, by
-            if self.arrived is not None:
-                raise KeyboardInterrupt
-            yield
-        finally:
-            self._breaking = False
+        return _Breaking(self, by)
 
     def _take(self, number: int, _: FrameType | None) -> None:
         self.arrived = self.arrived or signal.Signals(number)
@@ -64,6 +57,23 @@ class Signals:
             if self._by is None:
                 raise KeyboardInterrupt
             self._by()
+
+
+class _Breaking:
+    """The block of `Signals.breaking`; a class, since a stream enters it at every step."""
+
+    def __init__(self, signals: Signals, by: Callable[[], None] | None) -> None:
+        self.signals, self.by = signals, by
+
+    def __enter__(self) -> None:
+        signals = self.signals
+        signals._breaking, signals._by = True, self.by
+        if signals.arrived is not None:
+            signals._breaking = False
+            raise KeyboardInterrupt
+
+    def __exit__(self, *_: object) -> None:
+        self.signals._breaking = False
 
 
 def _is_free(number: signal.Signals) -> bool:

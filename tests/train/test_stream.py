@@ -16,7 +16,10 @@ import pytest
 
 import foretrace as ft
 from foretrace import train
+from foretrace.train.streaming import items as sources
 from foretrace.train.streaming import window as windows
+from foretrace.train.streaming.entry import _piece
+from foretrace.train.streaming.items import Forms, ItemsSource
 from foretrace.train.streaming.window import History
 from train.small_stream import ADAM, arrays, items, learner, loss, stream
 from train.small_task import make_net, make_params
@@ -85,6 +88,24 @@ def test_no_result_depends_on_the_pieces() -> None:
     for other in (one_by_one, in_fours, in_bursts):
         assert close(of_arrays.state, other.state)
         assert other.totals["loss"] == pytest.approx(of_arrays.totals["loss"], rel=1e-12)
+
+
+def test_items_are_gathered_for_a_while_where_nobody_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, taken = [0.0], list[int]()
+    monkeypatch.setattr(sources.time, "monotonic", lambda: clock[0])
+    source = ItemsSource(ticking(clock), Forms.of(learner()), 0, hold=0.005)
+    while not (found := source.take(256)).ended:
+        assert found.piece is not None
+        taken.append(found.piece.length)
+    assert taken == [6, 6]
+    assert _piece(None, iter([]), looked_at=True) == 1
+
+
+def ticking(clock: list[float]) -> Iterator[Any]:
+    """Items a millisecond apart."""
+    for item in zip(*arrays(12), strict=True):
+        clock[0] += 0.001
+        yield item
 
 
 def test_what_is_ready_is_gathered_and_no_more_is_waited_for() -> None:

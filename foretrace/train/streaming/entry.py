@@ -34,8 +34,8 @@ from foretrace.train.streaming.progress import StreamProgress
 from foretrace.train.streaming.result import StreamResult
 from foretrace.train.streaming.run import OnStep, Plan, StreamRun
 
-GATHERED = 256
-"""Steps of a piece where all items are there from the beginning, and of one whose source says what is ready."""
+GATHERED, HOLD = 256, 0.005
+"""Steps of a piece where nobody waits for a prediction, and the seconds for which items are gathered for it."""
 
 
 def squared_error(out: Any, y: Any) -> Any:
@@ -78,8 +78,9 @@ def stream(
         state: The state to begin with; None likewise.
         every: Steps between updates, by the gradient of these steps' summed losses.
         piece: Steps that are gathered before they are computed, at most: more of them are faster, and the prediction of
-            each comes later. No result depends on it. None for 256 where nobody waits, which is of arrays and lists,
-            and of a source with a method `ready()` that tells whether an item can be had without waiting; 1 elsewhere.
+            each comes later. No result depends on it. None for 1 where `on_step` waits for predictions, else for what
+            comes within 5 ms, up to 256. Of arrays and lists, and of a source with a method `ready()` that tells
+            whether an item can be had without waiting, None takes what is there, up to 256, in either case.
         window: Steps that the metrics are means of.
         metrics: Functions of the readout and the target of one step, by name.
         on_step: Called with a `StreamStep` after each step; what it returns ends the stream where it is true.
@@ -129,7 +130,7 @@ def stream(
             _refuse_inside_a_loop()
             found = Awaited(found)
             waited.append(found)
-        return _source(found, forms, steps)
+        return _source(found, forms, steps, _hold(piece))
 
     try:
         return run.go(opened)
@@ -158,7 +159,7 @@ async def stream_async(learner: Any, source: Any, optimizer: Any, **settings: An
             raise TypeError(
                 f"`stream_async` takes an asynchronous iterable; got {type(found).__name__}. Call `stream`."
             )
-        return AsyncItemsSource(found, forms, steps)
+        return AsyncItemsSource(found, forms, steps, _hold(settings.get("piece")))
 
     return await run.go_async(opened)
 
@@ -226,7 +227,7 @@ def _prepared(
         learner.carry if state is None else pure.init(state),
     )
     plan = Plan(
-        piece=_piece(piece, source),
+        piece=_piece(piece, source, on_step is not None),
         limit=optional_count("limit", limit),
         window=require_count("window", window),
         checkpoint_every=require_positive("checkpoint_every", checkpoint_every, "a number of seconds above 0"),
@@ -261,11 +262,11 @@ def _metrics(metrics: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(found.items())
 
 
-def _piece(piece: Any, source: Any) -> int:
+def _piece(piece: Any, source: Any, looked_at: bool) -> int:
     if piece is not None:
         return require_count("piece", piece)
     whole = is_arrays(source) or isinstance(source, Sequence) or callable(getattr(source, "ready", None))
-    return GATHERED if whole else 1
+    return 1 if looked_at and not whole else GATHERED
 
 
 def _from(source: Any, steps: int) -> Any:
@@ -275,13 +276,18 @@ def _from(source: Any, steps: int) -> Any:
     return source
 
 
-def _source(found: Any, forms: Forms, steps: int) -> Any:
+def _hold(piece: int | None) -> float | None:
+    """For how long items are gathered where nobody said how many."""
+    return HOLD if piece is None else None
+
+
+def _source(found: Any, forms: Forms, steps: int, hold: float | None) -> Any:
     if is_arrays(found):
         xs, ys = found
         return ArraysSource(xs, ys, forms, steps)
     if not hasattr(found, "__iter__"):
         raise TypeError(f"A stream is an iterable of items `(x, y)`, or a pair of arrays; got {type(found).__name__}.")
-    return ItemsSource(found, forms, steps)
+    return ItemsSource(found, forms, steps, None if isinstance(found, Sequence) else hold)
 
 
 def _refuse_inside_a_loop() -> None:

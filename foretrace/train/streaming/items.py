@@ -9,6 +9,8 @@ What is wrong with an item is found before anything is computed with it: the ite
 
 import asyncio
 import itertools
+import math
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -232,9 +234,14 @@ def first_not_finite(piece: Piece) -> tuple[int, str] | None:
         (int(np.argmin(_finite_rows(array))), name)
         for name, arrays in (("x", piece.x), ("y", piece.y or ()), ("external", piece.external or ()))
         for array in arrays
-        if array.dtype.kind in "fc" and not np.isfinite(array).all()
+        if array.dtype.kind in "fc" and not _surely_finite(array) and not np.isfinite(array).all()
     ]
     return min(found, default=None)
+
+
+def _surely_finite(array: np.ndarray) -> bool:
+    """Whether the sum of squares is finite: one quick look that is right where it says yes."""
+    return math.isfinite(np.vdot(array, array).real)
 
 
 def _finite_rows(array: np.ndarray) -> np.ndarray:
@@ -269,7 +276,7 @@ class ArraysSource:
     live = False
 
     def __init__(self, xs: Any, ys: Any, forms: Forms, start: int) -> None:
-        x, y = forms.x, Form.of("y", np.asarray(ys[:1])[0])
+        x, y = forms.x, Form.of("y", np.zeros(ys.shape[1:], ys.dtype))
         forms.y = y
         if len(x.shapes) != 1 or xs.shape[1:] != x.shapes[0] or len(ys) != len(xs):
             raise ValueError(
@@ -292,19 +299,29 @@ class ArraysSource:
 
 
 class ItemsSource:
-    """Any iterable of items. What can be had without waiting is gathered; where that is not known, a whole piece is."""
+    """Any iterable of items.
 
-    def __init__(self, source: Any, forms: Forms, start: int) -> None:
+    Args:
+        source: The iterable.
+        forms: The forms of its items.
+        start: Steps before its first item.
+        hold: For how many seconds items are gathered at most; None to wait for a whole piece. A source with a method
+            `ready` is never waited for.
+    """
+
+    def __init__(self, source: Any, forms: Forms, start: int, hold: float | None = None) -> None:
         self.iterator, self.forms, self.numbers = iter(source), forms, itertools.count(start + 1)
-        self.ready: Callable[[], bool] | None = getattr(source, "ready", None)
+        self.more = _more(source, hold)
 
     def take(self, most: int) -> Taken:
         """The next steps, at most so many, and at least one unless the source ends."""
         rows: list[Row] = []
+        began = 0.0
         try:
             for item in self.iterator:
                 rows.append(numbered(self.forms, item, next(self.numbers)))
-                if len(rows) >= most or not (self.ready is None or self.ready()):
+                began = began or time.monotonic()
+                if len(rows) >= most or not self.more(began):
                     return Taken(self.forms.piece(rows))
         except BaseException as error:  # what came before it counts, whatever it is
             return Taken(self.forms.piece(rows), error)
@@ -312,24 +329,34 @@ class ItemsSource:
 
 
 class AsyncItemsSource:
-    """Any asynchronous iterable of items."""
+    """Any asynchronous iterable of items; arguments are those of `ItemsSource`."""
 
-    def __init__(self, source: Any, forms: Forms, start: int) -> None:
+    def __init__(self, source: Any, forms: Forms, start: int, hold: float | None = None) -> None:
         self.iterator: AsyncIterator[Any] = aiter(source)
         self.forms, self.numbers = forms, itertools.count(start + 1)
-        self.ready: Callable[[], bool] | None = getattr(source, "ready", None)
+        self.more = _more(source, hold)
 
     async def take(self, most: int) -> Taken:
         """As `ItemsSource.take`."""
         rows: list[Row] = []
+        began = 0.0
         try:
             async for item in self.iterator:
                 rows.append(numbered(self.forms, item, next(self.numbers)))
-                if len(rows) >= most or not (self.ready is None or self.ready()):
+                began = began or time.monotonic()
+                if len(rows) >= most or not self.more(began):
                     return Taken(self.forms.piece(rows))
         except BaseException as error:
             return Taken(self.forms.piece(rows), error)
         return Taken(self.forms.piece(rows), ended=True)
+
+
+def _more(source: Any, hold: float | None) -> Callable[[float], bool]:
+    """Whether to take another item, at a time after the first one was taken."""
+    ready: Callable[[], bool] | None = getattr(source, "ready", None)
+    if ready is not None:
+        return lambda began: ready()
+    return lambda began: hold is None or time.monotonic() - began < hold
 
 
 def numbered(forms: Forms, item: Any, number: int) -> Row:

@@ -100,16 +100,16 @@ class Learning:
         pending = jax.tree.map(jnp.zeros_like, params)
         return StreamState(params, opt_state, carry, pending, jnp.zeros((), jnp.int32))
 
-    def advance(self, state: StreamState, piece: Piece, since: Any) -> tuple[StreamState, Observed, jax.Array]:
+    def advance(self, state: StreamState, piece: Piece, since: Any) -> tuple[StreamState, Observed]:
         """Learns from the first `piece.length` of its steps.
 
         Args:
             state: The state before them.
-            piece: The steps; arrays may be longer than its length, which is a traced number.
-            since: Steps since the last update.
+            piece: The steps; arrays may be longer than its length, which is a traced number, or None for all of them.
+            since: Steps since the last update; None where every step makes one.
 
         Returns:
-            The state after them, what was seen of each, and whether all parameters are finite.
+            The state after them, and what was seen of each.
         """
         room, step = piece.x[0].shape[0], jax.jit(self._step)  # jitted to be traced once
         at: Callable[[Any], Piece] = lambda place: piece.each(
@@ -117,20 +117,17 @@ class Learning:
         )
         if room == 1:
             state, seen = self._step(state, at(jnp.int32(0)), since)
-            seen = jax.tree.map(lambda a: a[None], seen)
-        else:
-            like = jax.eval_shape(lambda s: step(s, at(jnp.int32(0)), since)[1], state)
-            empty = jax.tree.map(lambda a: jnp.full((room, *a.shape), jnp.nan if _real(a) else 0, a.dtype), like)
+            return state, jax.tree.map(lambda a: a[None], seen)
+        like = jax.eval_shape(lambda s: step(s, at(jnp.int32(0)), since)[1], state)
+        empty = jax.tree.map(lambda a: jnp.full((room, *a.shape), jnp.nan if _real(a) else 0, a.dtype), like)
 
-            def one(place: Any, before: Any) -> Any:
-                state, seen = before
-                state, found = step(state, at(place), since)
-                put = lambda a, b: jax.lax.dynamic_update_index_in_dim(a, b, place, 0)
-                return state, jax.tree.map(put, seen, found)
+        def one(place: Any, before: Any) -> Any:
+            state, seen = before
+            state, found = step(state, at(place), since)
+            put = lambda a, b: jax.lax.dynamic_update_index_in_dim(a, b, place, 0)
+            return state, jax.tree.map(put, seen, found)
 
-            state, seen = jax.lax.fori_loop(0, piece.length, one, (state, empty))
-        finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state.params)]
-        return state, seen, jnp.all(jnp.stack(finite))
+        return jax.lax.fori_loop(0, room if piece.length is None else piece.length, one, (state, empty))
 
     def _step(self, state: StreamState, step: Piece, since: Any) -> tuple[StreamState, Observed]:
         """One step, whose arrays have no axis of steps; `step.length` is its place in the piece."""
@@ -211,6 +208,12 @@ class Learning:
 def compiled(learning: Learning) -> Any:
     """The jitted function of a piece; a stream that is taken up again in one process is not compiled again."""
     return jax.jit(learning.advance)
+
+
+@jax.jit
+def all_finite(params: Any) -> jax.Array:
+    """Whether all parameters are finite."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
 
 
 def _real(leaf: Any) -> bool:

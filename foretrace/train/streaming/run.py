@@ -28,7 +28,7 @@ from foretrace.train.result import DivergedError, Terminated
 from foretrace.train.settings import differences, other_versions
 from foretrace.train.signals import Signals
 from foretrace.train.streaming.items import Forms, ItemError, Piece, Taken, checked
-from foretrace.train.streaming.learning import Learning, StreamState, compiled
+from foretrace.train.streaming.learning import Learning, StreamState, all_finite, compiled
 from foretrace.train.streaming.progress import StreamProgress
 from foretrace.train.streaming.result import StreamError, StreamResult, StreamStep
 from foretrace.train.streaming.settings import describe, loss_digest
@@ -102,7 +102,7 @@ class StreamRun:
         self.loss: str | None = None
         self.began, self.started = 0, time.monotonic()
         self._good = state
-        self._unseen: list[tuple[Piece, Any, Any]] = []
+        self._unseen: list[tuple[Piece, Any]] = []
         self._looked = self._saved_at = time.monotonic()
         self._saved_steps = -1
 
@@ -180,9 +180,10 @@ class StreamRun:
         """Begins to compute a piece, and looks at what is due; whether `on_step` ends the stream."""
         if self.advance is None or (self.learning.y, self.learning.external) != (self.forms.y, self.forms.external):
             self._compile()
-        since = np.int32(self.steps % self.learning.every)
-        self.state, seen, finite = self.advance(self.state, _padded(piece, self.plan.piece), since)
-        self._unseen.append((piece, seen, finite))
+        every = self.learning.every
+        since = None if every == 1 else np.int32(self.steps % every)
+        self.state, seen = self.advance(self.state, _padded(piece, self.plan.piece), since)
+        self._unseen.append((piece, seen))
         self.steps += piece.length
         late = time.monotonic() - self._looked >= LOOK_SECONDS
         unseen = self.steps - self.history.steps
@@ -205,19 +206,21 @@ class StreamRun:
             NonFiniteError: A loss or a parameter is not finite; the state is that of the last look.
         """
         unseen, self._unseen = self._unseen, []
+        shown = self.plan.on_step is not None
         try:
-            found = [jax.tree.map(np.asarray, seen) for _, seen, _ in unseen]
-            finite = all(bool(last) for _, _, last in unseen[-1:])
+            finite = bool(all_finite(self.state.params)) if unseen else True
+            found = [jax.tree.map(np.asarray, seen) if shown else seen for _, seen in unseen]
+            measured = [np.asarray(seen.measured) for seen in found]
         except jax.errors.JaxRuntimeError as error:  # what `check_finite` of a learner finds
             raise self._taken_back(str(error).partition(f"{NonFiniteError.__name__}: ")[2] or str(error)) from error
-        pieces = [piece for piece, _, _ in unseen]
+        pieces = [piece for piece, _ in unseen]
         if pieces:
-            rows = [seen.measured[: piece.length] for piece, seen in zip(pieces, found, strict=True)]
+            rows = [own[: piece.length] for piece, own in zip(pieces, measured, strict=True)]
             self._require_finite(pieces, rows, finite)
             self.history.add(rows[0] if len(rows) == 1 else np.concatenate(rows))
         self._good, self._looked = self.state, time.monotonic()
         self.progress.update(self.steps, self.history.points[-1] if self.history.points else {})
-        if self.plan.on_step is None:
+        if not shown:
             return False
         told = [self._tell(piece, seen) for piece, seen in zip(pieces, found, strict=True)]
         return any(told)
@@ -382,6 +385,8 @@ class StreamRun:
 
 def _padded(piece: Piece, room: int) -> Piece:
     """A piece whose arrays are as long as the program's; what is behind its length is not read."""
+    if room == 1:
+        return Piece(piece.x, piece.y, piece.labelled, piece.external, None)
     if piece.length == room:
         return piece._replace(length=np.int32(room))
     pad = lambda a: np.concatenate([a, np.zeros((room - len(a), *a.shape[1:]), a.dtype)])

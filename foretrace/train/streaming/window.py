@@ -31,6 +31,7 @@ class Window:
     def add(self, rows: np.ndarray) -> None:
         """Takes rows in, one for each step, NaN where there was no target."""
         size = len(self.rows)
+        self.at = (self.at + max(0, len(rows) - size)) % size  # a row stands at its number, modulo the size
         rows = rows[-size:]
         first = min(len(rows), size - self.at)
         self.rows[self.at : self.at + first] = rows[:first]
