@@ -56,6 +56,7 @@ bench: $(VENV)/.installed-all $(RIVAL)/.installed  ## measure compile time, spee
 	$(PYTHON) benchmarks/compile_time.py --rival-python $(RIVAL)/bin/python $(ARGS)
 	$(PYTHON) benchmarks/speed.py --rival-python $(RIVAL)/bin/python $(ARGS)
 	$(PYTHON) benchmarks/memory.py $(ARGS)
+	$(PYTHON) benchmarks/stream.py $(ARGS)
 	$(PYTHON) benchmarks/rules.py $(ARGS)
 	$(PYTHON) benchmarks/differences.py --rival-python $(RIVAL)/bin/python $(ARGS)
 

@@ -53,6 +53,7 @@ def test_every_example_is_run() -> None:
         "pictures",
         "resume",
         "river_stream",
+        "stream",
     }
 
 
@@ -107,3 +108,11 @@ def test_pictures_are_where_the_example_says() -> None:
     written = [Path(line) for line in run("pictures").splitlines()]
     assert [path.stem for path in written] == ["agreement", "learning", "memory", "spikes", "traces"]
     assert all(path.read_text().startswith("<?xml") for path in written)
+
+
+def test_stream_sees_the_change_and_goes_on() -> None:
+    printed = run("stream")
+    calm, changed, learned = numbers(printed, r"loss (\d\.\d{4})$")
+    assert changed > 3 * calm
+    assert learned < changed / 2
+    assert "6000 steps, goes on after 6000: 6500" in printed

@@ -1,4 +1,4 @@
-"""Commands to run from a terminal: `foretrace demo`, `inspect`, `train`, `compare`, `bench`, `tasks` and `rules`.
+"""Commands of a terminal: `foretrace demo`, `inspect`, `train`, `stream`, `compare`, `bench`, `tasks` and `rules`.
 
 `frame.py` has the parser and turns errors into messages and exit codes; each command is a file of `commands/`, which
 imports what it needs when it is run.

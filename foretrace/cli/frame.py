@@ -20,7 +20,7 @@ from typing import Any
 
 from foretrace import _interrupt
 from foretrace.cli.arguments import DONE, FAILED, INTERRUPTED, USAGE, CommandError, Parser, UsageError
-from foretrace.cli.commands import bench, compare, demo, inspect, lists, train
+from foretrace.cli.commands import bench, compare, demo, inspect, lists, stream, train
 from foretrace.cli.output import drop, lasting_output, open_missing_streams
 from foretrace.errors import CompilationError
 
@@ -35,6 +35,7 @@ a first hour:
   foretrace train evidence --set n_cues=1 --set delay=200 --stop
   foretrace compare randman --rules D_RTRL,pp_prop,OTTT,BPTT
   foretrace inspect model.py:Net --input 16,3 --html net.html
+  foretrace stream --input data.csv --format csv --target y --page
 
 `foretrace COMMAND --help` explains a command. Exit codes: 0 done, 1 the run failed, 2 wrong usage, 130 interrupted.
 """
@@ -48,7 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser("foretrace", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action="store_true", help="print the versions of foretrace and JAX")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for command in (demo, inspect, train, compare, bench, lists):
+    for command in (demo, inspect, train, stream, compare, bench, lists):
         command.add(commands)
     return parser
 

@@ -1,4 +1,4 @@
-"""Training: `fit` for every kind of learner, checkpoints, metrics, and networks with published settings."""
+"""Training: `fit` for tasks, `stream` for what does not end, checkpoints, metrics, and networks as published."""
 
 from foretrace.train.best import Best
 from foretrace.train.checkpoint import Checkpoint, CheckpointError, CheckpointWarning, read, restore, save
@@ -8,6 +8,9 @@ from foretrace.train.lock import FolderInUseError
 from foretrace.train.networks import CELLS, PUBLISHED, Network, Published, network
 from foretrace.train.parts import Output
 from foretrace.train.result import DivergedError, Result, Terminated
+from foretrace.train.streaming.entry import stream, stream_async
+from foretrace.train.streaming.learning import StreamState
+from foretrace.train.streaming.result import StreamError, StreamResult, StreamStep
 
 __all__ = [
     "CELLS",
@@ -22,6 +25,10 @@ __all__ = [
     "Output",
     "Published",
     "Result",
+    "StreamError",
+    "StreamResult",
+    "StreamState",
+    "StreamStep",
     "Terminated",
     "TrainState",
     "fit",
@@ -29,4 +36,6 @@ __all__ = [
     "read",
     "restore",
     "save",
+    "stream",
+    "stream_async",
 ]

@@ -65,6 +65,13 @@ class Progress:
         elif self.stream is not None:
             self.say("  ".join(filter(None, [self.label, f"{done}/{self.total}", f"{text} ..."])))
 
+    def show(self, text: str) -> None:
+        """A line that the next one is written over, where that can be done."""
+        if self.is_terminal:
+            self._over(text)
+        else:
+            self.say(text)
+
     def say(self, text: str) -> None:
         """A line that stays."""
         self._over("")

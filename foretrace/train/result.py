@@ -108,10 +108,10 @@ class DivergedError(NonFiniteError):
         result: The run so far.
 
     Attributes:
-        result: The run up to the last iteration in which everything was finite.
+        result: The run up to the last iteration in which everything was finite; of a stream, a `StreamResult`.
     """
 
-    def __init__(self, message: str, result: Result) -> None:
+    def __init__(self, message: str, result: Any) -> None:
         super().__init__(message)
         self.result = result
 
@@ -126,11 +126,11 @@ class Terminated(SystemExit):
         result: The run so far.
 
     Attributes:
-        result: The run up to the last iteration that was done.
+        result: The run up to the last iteration that was done; of a stream, a `StreamResult`.
         signal: The signal.
     """
 
-    def __init__(self, signal: Signals, result: Result) -> None:
+    def __init__(self, signal: Signals, result: Any) -> None:
         super().__init__(128 + signal)
         self.signal, self.result = signal, result
 

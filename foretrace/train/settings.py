@@ -59,7 +59,7 @@ def describe(training: Training, state: TrainState, iterate: Any, further: dict[
         "task": f"{task.name} {digest(task.sample, state.key, batch)}"
         + digest(task.loss, output, step(trial.targets), step(trial.mask)),
         "network": digest(training.run, state.params, state.persistent, trial.inputs),
-        "rule": _ADDRESS.sub("", training.trainable.rule),
+        "rule": clean(training.trainable.rule),
         "optimizer": digest(training.optimizer.update, state.params, state.opt_state, state.params),
         "readout": digest(loss.readout, out),
         "spikes": digest(loss.spikes, out),
@@ -71,6 +71,11 @@ def describe(training: Training, state: TrainState, iterate: Any, further: dict[
         "stream": training.stream,
         **further,
     }
+
+
+def clean(words: str) -> str:
+    """Words without addresses, which differ from process to process."""
+    return _ADDRESS.sub("", words)
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

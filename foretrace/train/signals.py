@@ -6,7 +6,7 @@ ends in good order. What is being computed is broken off, since it can be comput
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -24,6 +24,7 @@ class Signals:
     def __init__(self) -> None:
         self.arrived: signal.Signals | None = None
         self._breaking = False
+        self._by: Callable[[], None] | None = None
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -41,22 +42,38 @@ class Signals:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    @contextmanager
-    def breaking(self) -> Iterator[None]:
-        """Within the block, a signal is a `KeyboardInterrupt`, as is one that arrived before."""
-        try:
-            self._breaking = True
-            if self.arrived is not None:
-                raise KeyboardInterrupt
-            yield
-        finally:
-            self._breaking = False
+    def breaking(self, by: Callable[[], None] | None = None) -> "_Breaking":
+        """Within the block, a signal is a `KeyboardInterrupt`, as is one that arrived before.
+
+        Args:
+            by: Called where a signal arrives, in the place of the `KeyboardInterrupt`.
+        """
+        return _Breaking(self, by)
 
     def _take(self, number: int, _: FrameType | None) -> None:
         self.arrived = self.arrived or signal.Signals(number)
         if self._breaking:
             self._breaking = False  # once: whoever catches it is not to be broken off again
+            if self._by is None:
+                raise KeyboardInterrupt
+            self._by()
+
+
+class _Breaking:
+    """The block of `Signals.breaking`; a class, since a stream enters it at every step."""
+
+    def __init__(self, signals: Signals, by: Callable[[], None] | None) -> None:
+        self.signals, self.by = signals, by
+
+    def __enter__(self) -> None:
+        signals = self.signals
+        signals._breaking, signals._by = True, self.by
+        if signals.arrived is not None:
+            signals._breaking = False
             raise KeyboardInterrupt
+
+    def __exit__(self, *_: object) -> None:
+        self.signals._breaking = False
 
 
 def _is_free(number: signal.Signals) -> bool:

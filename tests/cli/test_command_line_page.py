@@ -22,7 +22,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "command_line.md"
 SHOWN = re.compile(
     r"(?<=^```console\n)\$ (?P<command>foretrace [^\n]*)\n(?P<output>.*?)(?=^```$)", re.DOTALL | re.MULTILINE
 )
-TIMED = ("train", "compare", "bench")
+TIMED = ("train", "stream", "compare", "bench")
 
 
 def printed(command: str) -> str:
@@ -55,7 +55,7 @@ def test_page_shows_what_commands_print(tmp_path, monkeypatch):
 def test_commands_of_the_page_exist():
     commands = [match["command"] for match in SHOWN.finditer(PAGE.read_text())]
     parsed = {make_parser().parse_args(shlex.split(command)[1:]).command for command in commands}
-    assert parsed == {"tasks", "train", "compare", "inspect", "bench", "rules"}
+    assert parsed == {"tasks", "train", "stream", "compare", "inspect", "bench", "rules"}
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:

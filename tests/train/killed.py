@@ -24,6 +24,7 @@ import safetensors.numpy  # noqa: E402, F401
 import foretrace as ft  # noqa: E402
 from foretrace import train  # noqa: E402
 from foretrace.cli import main as command_line  # noqa: E402
+from train.small_stream import items, stream  # noqa: E402
 from train.small_task import BATCH, UNITS, fit, make_params, step  # noqa: E402
 
 SETTINGS: dict[str, Any] = dict(update_every=6, stream=True, validate_every=4, checkpoint_every=3)
@@ -53,12 +54,16 @@ def learner(what: str) -> Any:
 
 
 def work(what: str, folder: str, argument: Any) -> int:
-    """Does a job: trains a function or a module for some iterations, or runs a command, whose words it is given."""
+    """Does a job: trains a function or a module for some iterations, learns from a stream, or runs a command."""
     if what == "command":
         sys.stdout = sys.stderr = open(f"{folder}.txt", "w")  # noqa: SIM115
         code = command_line(argument)
         sys.stdout.flush()
         return code
+    if what == "stream":
+        settings = dict(folder=folder, resume=True, limit=argument, checkpoint_every=0.02, piece=4, every=3)
+        train.save(f"{folder}/weights.safetensors", stream(items, **settings).params)
+        return 0
     result = fit(learner(what), iterations=argument, folder=folder, resume=True, **SETTINGS)
     train.save(f"{folder}/weights.safetensors", result.params)
     return 0
