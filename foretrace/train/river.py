@@ -157,7 +157,7 @@ class _Online:
         named = self._named or []
         if isinstance(self.model, Network):
             size = self.model.n_inputs
-        elif isinstance(self.model, Learner):
+        elif _is_learner(self.model):
             size = self._ready(None).n_inputs
         else:
             size = self.max_features or max(1, len(x) if self._named is None else len(named))
@@ -181,11 +181,11 @@ class _Online:
         made: Any = self.model
         if isinstance(made, str):
             made = network(made, n_inputs or 1, self._n_outputs, self.n_hidden, key=self.seed)
-        elif not isinstance(made, Learner | Network):
+        elif not (_is_learner(made) or isinstance(made, Network)):
             made = made(n_inputs, self._n_outputs)
         if isinstance(made, Network):
             return made.compile(RULE if self.rule is None else self.rule, batch_size=1)
-        if not isinstance(made, Learner):
+        if not _is_learner(made):
             raise TypeError(
                 f"`model({n_inputs}, {self._n_outputs})` gives a {type(made).__name__}, and should give a network "
                 "(`train.network(...)`) or a learner (`foretrace.compile(...)`)."
@@ -391,11 +391,16 @@ class OnlineRegressor(_Online, base.Regressor):
         return (readout[0] - target) ** 2
 
 
+def _is_learner(model: Any) -> bool:
+    """Whether it is a learner that holds no carry of its own, which would stay behind."""
+    return hasattr(type(model), "pure") and model.pure is model
+
+
 def _check_model(model: Any, max_features: int | None) -> None:
     if isinstance(model, str):
         if model.lower() not in map(str.lower, CELLS):
             raise ValueError(f"There is no cell {model!r}. There are {', '.join(CELLS)}.")
-    elif isinstance(model, Learner | Network):
+    elif _is_learner(model) or isinstance(model, Network):
         if max_features is not None:
             raise ValueError(f"A {type(model).__name__} has its own number of inputs: leave out `max_features`.")
     elif not callable(model) or hasattr(type(model), "pure"):

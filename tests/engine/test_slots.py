@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from foretrace.engine.slots import Matrix, identity, multiply
+from foretrace.engine.slots import Matrix, identity, multiply, unit_product
 from foretrace.engine.sweep import products
 
 STEPS, UNITS, SLOTS = 5, 4, 3
@@ -37,7 +37,7 @@ def test_a_product_is_the_dense_one_and_leaves_out_what_is_zero_by_structure() -
 
 def test_products_to_the_end_of_a_block_are_the_dense_ones() -> None:
     entries, dense = random_matrix(2)
-    later, whole = products(entries, identity(SLOTS, (STEPS, UNITS), jnp.float64))
+    later, whole = products(entries, unit_product(FILLED, (UNITS,), jnp.float64), STEPS)
     expected = np.broadcast_to(np.eye(SLOTS), (UNITS, SLOTS, SLOTS))
     for step in reversed(range(STEPS)):
         np.testing.assert_allclose(as_dense(later)[step], expected, rtol=1e-12)
@@ -49,6 +49,6 @@ def test_products_to_the_end_of_a_block_are_the_dense_ones() -> None:
 
 def test_a_group_without_a_past_carries_nothing_through_a_block() -> None:
     nothing: Matrix = [[None]]
-    later, whole = products(nothing, identity(1, (STEPS, UNITS), jnp.float64))
+    later, whole = products(nothing, identity(1, (UNITS,), jnp.float64), STEPS)
     np.testing.assert_array_equal(later[0][0], np.repeat([[0.0], [1.0]], [STEPS - 1, 1], axis=0) * np.ones(UNITS))
     np.testing.assert_array_equal(whole[0][0], np.zeros(UNITS))
