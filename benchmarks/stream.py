@@ -195,7 +195,7 @@ def main() -> None:
     size = Size(steps=arguments.steps)
     seen, result = memory(size)
     print(memory_table(seen), flush=True)
-    found, apart = rates(size, {1: 4_000, 16: 30_000, 256: 200_000}, arguments.repeats)
+    found, apart = rates(size, {1: 40_000, 16: 300_000, 256: 1_000_000}, arguments.repeats)
     print(rate_table(found))
     print(f"parameters differ by at most {apart:.1e}")
     if arguments.write:

@@ -8,7 +8,6 @@ What is wrong with an item is found before anything is computed with it: the ite
 """
 
 import asyncio
-import itertools
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -21,6 +20,9 @@ import numpy as np
 
 from foretrace._repr import shape_text
 from foretrace.frontends.trees import form_text
+
+SLAB = 4096
+"""Steps of arrays that are looked through at once."""
 
 
 class ItemError(ValueError):
@@ -273,8 +275,6 @@ def checked(taken: Taken, done: int) -> Taken:
 class ArraysSource:
     """A pair of arrays with time first: step after step, from a first one on."""
 
-    live = False
-
     def __init__(self, xs: Any, ys: Any, forms: Forms, start: int) -> None:
         x, y = forms.x, Form.of("y", np.zeros(ys.shape[1:], ys.dtype))
         forms.y = y
@@ -285,17 +285,30 @@ class ArraysSource:
             )
         if not np.can_cast(xs.dtype, x.dtypes[0], "same_kind"):
             raise ValueError(f"`xs` is {xs.dtype}, and a step takes {x.dtypes[0]}.")
-        self.xs, self.ys, self.at, self.dtypes = xs, ys, start, (x.dtypes[0], y.dtypes[0])
+        self.given, self.dtypes, self.at = (np.asarray(xs), np.asarray(ys)), (x.dtypes[0], y.dtypes[0]), start
+        self.part, self.first, self.sound = (self.given[0][:0], self.given[1][:0]), start, True
 
     def take(self, most: int) -> Taken:
         """The next steps, at most so many."""
-        end = min(self.at + most, len(self.xs))
-        if end <= self.at:
+        at, total = self.at, len(self.given[0])
+        end = min(at + most, total)
+        if end <= at:
             return Taken(None, ended=True)
-        parts = slice(self.at, end)
-        x, y = (np.asarray(a[parts], dtype) for a, dtype in zip((self.xs, self.ys), self.dtypes, strict=True))
-        length, self.at = end - self.at, end
-        return Taken(Piece([x], [y], None, None, length), ended=end == len(self.xs))
+        if self.first + len(self.part[0]) < end:
+            self._load(at, max(most, SLAB))
+        xs, ys = self.part
+        piece = Piece(
+            [xs[at - self.first : end - self.first]], [ys[at - self.first : end - self.first]], None, None, end - at
+        )
+        self.at = end
+        taken = Taken(piece, None, end == total)
+        return taken if self.sound else checked(taken, at)
+
+    def _load(self, at: int, most: int) -> None:
+        """Prepares the next steps: in their dtype, and looked through for what is not finite."""
+        x, y = (np.asarray(a[at : at + most], dtype) for a, dtype in zip(self.given, self.dtypes, strict=True))
+        self.part, self.first = (x, y), at
+        self.sound = first_not_finite(Piece([x], [y], None, None, len(x))) is None
 
 
 class ItemsSource:
@@ -310,8 +323,8 @@ class ItemsSource:
     """
 
     def __init__(self, source: Any, forms: Forms, start: int, hold: float | None = None) -> None:
-        self.iterator, self.forms, self.numbers = iter(source), forms, itertools.count(start + 1)
-        self.more = _more(source, hold)
+        self.iterator: Any = iter(source)
+        self.forms, self.done, self.more = forms, start, _more(source, hold)
 
     def take(self, most: int) -> Taken:
         """The next steps, at most so many, and at least one unless the source ends."""
@@ -319,36 +332,40 @@ class ItemsSource:
         began = 0.0
         try:
             for item in self.iterator:
-                rows.append(numbered(self.forms, item, next(self.numbers)))
+                rows.append(numbered(self.forms, item, self.done + len(rows) + 1))
                 began = began or time.monotonic()
                 if len(rows) >= most or not self.more(began):
-                    return Taken(self.forms.piece(rows))
+                    return self._taken(rows)
         except BaseException as error:  # what came before it counts, whatever it is
-            return Taken(self.forms.piece(rows), error)
-        return Taken(self.forms.piece(rows), ended=True)
+            return self._taken(rows, error)
+        return self._taken(rows, ended=True)
+
+    def _taken(self, rows: Sequence[Row], failure: BaseException | None = None, ended: bool = False) -> Taken:
+        taken = checked(Taken(self.forms.piece(rows), failure, ended), self.done)
+        self.done += len(rows)
+        return taken
 
 
-class AsyncItemsSource:
+class AsyncItemsSource(ItemsSource):
     """Any asynchronous iterable of items; arguments are those of `ItemsSource`."""
 
     def __init__(self, source: Any, forms: Forms, start: int, hold: float | None = None) -> None:
-        self.iterator: AsyncIterator[Any] = aiter(source)
-        self.forms, self.numbers = forms, itertools.count(start + 1)
-        self.more = _more(source, hold)
+        self.iterator = aiter(source)
+        self.forms, self.done, self.more = forms, start, _more(source, hold)
 
-    async def take(self, most: int) -> Taken:
+    async def take(self, most: int) -> Taken:  # type: ignore[override]
         """As `ItemsSource.take`."""
         rows: list[Row] = []
         began = 0.0
         try:
             async for item in self.iterator:
-                rows.append(numbered(self.forms, item, next(self.numbers)))
+                rows.append(numbered(self.forms, item, self.done + len(rows) + 1))
                 began = began or time.monotonic()
                 if len(rows) >= most or not self.more(began):
-                    return Taken(self.forms.piece(rows))
+                    return self._taken(rows)
         except BaseException as error:
-            return Taken(self.forms.piece(rows), error)
-        return Taken(self.forms.piece(rows), ended=True)
+            return self._taken(rows, error)
+        return self._taken(rows, ended=True)
 
 
 def _more(source: Any, hold: float | None) -> Callable[[float], bool]:

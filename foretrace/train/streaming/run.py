@@ -27,7 +27,7 @@ from foretrace.train.note import Note, note_of
 from foretrace.train.result import DivergedError, Terminated
 from foretrace.train.settings import differences, other_versions
 from foretrace.train.signals import Signals
-from foretrace.train.streaming.items import Forms, ItemError, Piece, Taken, checked
+from foretrace.train.streaming.items import Forms, ItemError, Piece, Taken
 from foretrace.train.streaming.learning import Learning, StreamState, all_finite, compiled
 from foretrace.train.streaming.progress import StreamProgress
 from foretrace.train.streaming.result import StreamError, StreamResult, StreamStep
@@ -99,6 +99,7 @@ class StreamRun:
         self.forms, self.advance = forms, None
         self.history = History.of(learning.names, plan.window, np.dtype(jnp.result_type(float)))
         self.signals, self.settings = Signals(), dict[str, Any]()
+        self._broken_off = self.signals.breaking()
         self.loss: str | None = None
         self.began, self.started = 0, time.monotonic()
         self._good = state
@@ -129,8 +130,9 @@ class StreamRun:
 
     def _wait(self, source: Any) -> Taken:
         try:
-            with self.signals.breaking():
-                return checked(source.take(self._most()), self.steps)
+            with self._broken_off:
+                taken: Taken = source.take(self._most())
+                return taken
         except KeyboardInterrupt as error:
             return Taken(None, error)
 
@@ -143,7 +145,7 @@ class StreamRun:
 
         try:
             with self.signals.breaking(cancel):
-                taken = checked(await source.take(self._most()), self.steps)
+                taken: Taken = await source.take(self._most())
         except KeyboardInterrupt as error:
             return Taken(None, error)
         if isinstance(taken.failure, asyncio.CancelledError) and self.signals.arrived is not None:
@@ -153,32 +155,32 @@ class StreamRun:
 
     def _most(self) -> int:
         """Steps that may be taken at once."""
-        left = self.plan.piece if self.plan.limit is None else self.plan.limit - self.steps
-        return max(1, min(self.plan.piece, left))
+        plan = self.plan
+        return plan.piece if plan.limit is None else max(1, min(plan.piece, plan.limit - self.steps))
 
     def _take(self, taken: Taken) -> tuple[str | None, BaseException | None]:
         """Learns from what was taken; why the stream ends with it, and the error that ends it."""
         try:
             stopped = taken.piece is not None and self._learn(taken.piece)
-            if taken.failure is not None or taken.ended or stopped or self._at_limit:
+            limited = self.plan.limit is not None and self.steps >= self.plan.limit
+            if taken.failure is not None or taken.ended or stopped or limited:
                 stopped = self._look() or stopped
-            elif time.monotonic() - self._saved_at >= self.plan.checkpoint_every:
+            elif self.folder is not None and time.monotonic() - self._saved_at >= self.plan.checkpoint_every:
                 self._save()
+            else:
+                return None, None
         except NonFiniteError as error:
             return "not finite", error
         if isinstance(taken.failure, KeyboardInterrupt):
             return "interrupted", None
         if taken.failure is not None:
             return "failed", taken.failure
-        return "on_step" if stopped else "ended" if taken.ended else "limit" if self._at_limit else None, None
-
-    @property
-    def _at_limit(self) -> bool:
-        return self.plan.limit is not None and self.steps >= self.plan.limit
+        return "on_step" if stopped else "ended" if taken.ended else "limit" if limited else None, None
 
     def _learn(self, piece: Piece) -> bool:
         """Begins to compute a piece, and looks at what is due; whether `on_step` ends the stream."""
-        if self.advance is None or (self.learning.y, self.learning.external) != (self.forms.y, self.forms.external):
+        known = self.learning
+        if self.advance is None or known.y is not self.forms.y or known.external is not self.forms.external:
             self._compile()
         every = self.learning.every
         since = None if every == 1 else np.int32(self.steps % every)
@@ -215,9 +217,11 @@ class StreamRun:
             raise self._taken_back(str(error).partition(f"{NonFiniteError.__name__}: ")[2] or str(error)) from error
         pieces = [piece for piece, _ in unseen]
         if pieces:
-            rows = [own[: piece.length] for piece, own in zip(pieces, measured, strict=True)]
-            self._require_finite(pieces, rows, finite)
-            self.history.add(rows[0] if len(rows) == 1 else np.concatenate(rows))
+            parts = [own[: piece.length] for piece, own in zip(pieces, measured, strict=True)]
+            rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            if not (finite and np.isfinite(rows[:, 0]).all()):
+                self._require_finite(pieces, parts, finite)
+            self.history.add(rows)
         self._good, self._looked = self.state, time.monotonic()
         self.progress.update(self.steps, self.history.points[-1] if self.history.points else {})
         if not shown:
