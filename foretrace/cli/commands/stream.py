@@ -312,9 +312,11 @@ def _line(step: Any, classes: int | None) -> str:
     numbers = np.ravel(step.prediction).tolist()
     target = None if step.target is None else np.ravel(step.target).tolist()
     if classes is not None:
-        numbers, target = [int(np.argmax(numbers))], target
+        numbers = [int(np.argmax(numbers))]
+    short = lambda value: float(f"{value:.7g}") if isinstance(value, float) else value  # what single precision holds
+    numbers, target = [short(v) for v in numbers], None if target is None else [short(v) for v in target]
     plain = lambda values: values[0] if values is not None and len(values) == 1 else values
-    record = {"step": step.number, "prediction": plain(numbers), "target": plain(target), "loss": step.loss}
+    record = {"step": step.number, "prediction": plain(numbers), "target": plain(target), "loss": short(step.loss)}
     return json.dumps(finite(record))
 
 

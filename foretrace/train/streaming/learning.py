@@ -100,18 +100,21 @@ class Learning:
         pending = jax.tree.map(jnp.zeros_like, params)
         return StreamState(params, opt_state, carry, pending, jnp.zeros((), jnp.int32))
 
-    def advance(self, state: StreamState, piece: Piece, since: Any) -> tuple[StreamState, Observed]:
-        """Learns from the first `piece.length` of its steps.
+    def advance(self, state: StreamState, arrays: Any, length: Any, since: Any) -> tuple[StreamState, Observed]:
+        """Learns from some steps.
 
         Args:
             state: The state before them.
-            piece: The steps; arrays may be longer than its length, which is a traced number, or None for all of them.
+            arrays: Those of a `Piece`.
+            length: How many of their steps count, a traced number; None for all of them.
             since: Steps since the last update; None where every step makes one.
 
         Returns:
             The state after them, and what was seen of each.
         """
-        room, step = piece.x[0].shape[0], jax.jit(self._step)  # jitted to be traced once
+        x, y, labelled, external = arrays
+        piece, room = Piece(x, y, labelled, external, length), x[0].shape[0]
+        step = jax.jit(self._step)  # jitted to be traced once
         at: Callable[[Any], Piece] = lambda place: piece.each(
             lambda a: jax.lax.dynamic_index_in_dim(a, place, keepdims=False), place
         )
@@ -127,7 +130,7 @@ class Learning:
             put = lambda a, b: jax.lax.dynamic_update_index_in_dim(a, b, place, 0)
             return state, jax.tree.map(put, seen, found)
 
-        return jax.lax.fori_loop(0, room if piece.length is None else piece.length, one, (state, empty))
+        return jax.lax.fori_loop(0, room if length is None else length, one, (state, empty))
 
     def _step(self, state: StreamState, step: Piece, since: Any) -> tuple[StreamState, Observed]:
         """One step, whose arrays have no axis of steps; `step.length` is its place in the piece."""

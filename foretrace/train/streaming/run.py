@@ -182,14 +182,16 @@ class StreamRun:
         known = self.learning
         if self.advance is None or known.y is not self.forms.y or known.external is not self.forms.external:
             self._compile()
-        every = self.learning.every
-        since = None if every == 1 else np.int32(self.steps % every)
-        self.state, seen = self.advance(self.state, _padded(piece, self.plan.piece), since)
+        since = None if known.every == 1 else np.int32(self.steps % known.every)
+        if self.plan.piece == 1:
+            arrays, length = piece[:4], None
+        else:
+            arrays, length = _padded(piece, self.plan.piece), np.int32(piece.length)
+        self.state, seen = self.advance(self.state, arrays, length, since)
         self._unseen.append((piece, seen))
         self.steps += piece.length
-        late = time.monotonic() - self._looked >= LOOK_SECONDS
-        unseen = self.steps - self.history.steps
-        return self._look() if self.plan.on_step is not None or late or unseen >= LOOK_STEPS else False
+        due = known.shown or self.steps - self.history.steps >= LOOK_STEPS
+        return self._look() if due or time.monotonic() - self._looked >= LOOK_SECONDS else False
 
     def _compile(self) -> None:
         """Takes the function for what is known of the items. A learner or a loss without a hash has one of its own."""
@@ -387,11 +389,9 @@ class StreamRun:
         self._saved_steps = self.steps
 
 
-def _padded(piece: Piece, room: int) -> Piece:
-    """A piece whose arrays are as long as the program's; what is behind its length is not read."""
-    if room == 1:
-        return Piece(piece.x, piece.y, piece.labelled, piece.external, None)
+def _padded(piece: Piece, room: int) -> tuple[Any, ...]:
+    """The arrays of a piece, as long as the program's; what is behind its length is not read."""
     if piece.length == room:
-        return piece._replace(length=np.int32(room))
+        return piece[:4]
     pad = lambda a: np.concatenate([a, np.zeros((room - len(a), *a.shape[1:]), a.dtype)])
-    return piece.each(pad, np.int32(piece.length))
+    return piece.each(pad, room)[:4]
