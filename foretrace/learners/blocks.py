@@ -13,8 +13,8 @@ import numpy as np
 from foretrace.engine.plan import Plan
 from foretrace.rules.rule import Rule
 
-SMALLEST_BUDGET, LARGEST_BUDGET = 16 * 2**20, 256 * 2**20
-TRACES = 6  # a block of so many times the traces' memory makes a pass over the traces cheap
+SMALLEST_BUDGET, LARGEST_BUDGET = 4 * 2**20, 256 * 2**20
+TRACES = 4  # a block of so many times the traces' memory makes a pass over the traces cheap
 LARGEST_BLOCK = 400
 
 
@@ -24,8 +24,8 @@ def default_block(plan: Plan, rule: Rule, budget: int | None = None) -> int:
     Args:
         plan: The plan of a model.
         rule: The rule, whose traces are measured.
-        budget: Bytes that the arrays of a block may take; by default six times as much as the traces, but at least
-            16 MiB, and at most 256 MiB or the size of the traces.
+        budget: Bytes that the arrays of a block may take; by default four times as much as the traces, but at least
+            4 MiB, and at most 256 MiB or the size of the traces.
 
     Returns:
         A number of steps from 1 to 400.
@@ -73,7 +73,7 @@ def _entering_bytes(plan: Plan) -> int:
 
 
 def _derivative_bytes(plan: Plan) -> int:
-    """All derivatives of a step, which a rule that takes a block as a whole holds at once."""
+    """The derivatives of a step, for a rule that takes a block as a whole; XLA holds about a quarter at a time."""
     total = sum(_bytes(var.aval) for var in plan.saved_vars) + sum(2 * _bytes(var.aval) for var in plan.needed_vars)
     for group in plan.graph.hidden_groups:
         whole = sum(_bytes(var.aval) for var in group.hidden_outvars)
@@ -81,7 +81,7 @@ def _derivative_bytes(plan: Plan) -> int:
     for link in plan.links:
         entering = len(link.slots) * link.places.reach.fan + 1
         total += entering * _bytes(link.y_var.aval) + link.edges.data_size * link.y_var.aval.dtype.itemsize
-    return total
+    return total // 4
 
 
 def _bytes(aval: object) -> int:
