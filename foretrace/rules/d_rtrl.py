@@ -129,8 +129,7 @@ class D_RTRL(Rule):
 
     def meet(self, plan: Plan, trace: Eligibility, credit: Any, gradients: list[jax.Array]) -> None:
         """Adds to gradients what the trace before a block is worth, by the credit of the states there."""
-        for link, e in zip(plan.links, trace.e, strict=True):
-            add_at(gradients, link.weight_index, contract(link, e, credit[link.group.index]))
+        add_credited(plan, trace.e, credit, gradients)
 
     def carry(self, plan: Plan, trace: Eligibility, spans: Any, entering: Any) -> Eligibility:
         """The trace after a block."""
@@ -141,7 +140,7 @@ class D_RTRL(Rule):
     ) -> list[jax.Array]:
         gradients = plan.zero_gradients()
         groups = plan.graph.hidden_groups
-        D_RTRL.meet(self, plan, trace, [g.cotangent_slots(plan.of_group(g, signal)) for g in groups], gradients)
+        add_credited(plan, trace.e, [g.cotangent_slots(plan.of_group(g, signal)) for g in groups], gradients)
         return plan.pull_back(params, gradients)
 
 
@@ -157,6 +156,12 @@ def _refuse_complex(plan: Plan, trace_dtype: Any) -> None:
 def _outweigh(trace: Any, gradients: Sequence[jax.Array]) -> bool:
     """Whether a copy of the traces would cost more than a look at all gradients."""
     return sum(leaf.size for leaf in jax.tree.leaves(trace)) > 4 * sum(gradient.size for gradient in gradients)
+
+
+def add_credited(plan: Plan, traces: Sequence[Trace], credit: Sequence[Vector], gradients: list[jax.Array]) -> None:
+    """Adds to gradients what the traces of the states are worth, by the credit of each group's states."""
+    for link, e in zip(plan.links, traces, strict=True):
+        add_at(gradients, link.weight_index, contract(link, e, credit[link.group.index]))
 
 
 def contracted(

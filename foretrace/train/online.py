@@ -7,27 +7,15 @@ step without learning. Each is compiled once; samples are arguments of one form.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from foretrace.learners import Learner
+from foretrace.train.iteration import fixed
 from foretrace.train.losses import take_readout
-
-
-class Position(NamedTuple):
-    """Where online learning stands.
-
-    Attributes:
-        params: The parameters.
-        opt_state: The state of the optimizer.
-        carry: The state of the network, and the rule's trace.
-    """
-
-    params: Any
-    opt_state: Any
-    carry: Any
+from foretrace.train.streaming.learning import StreamState
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +42,10 @@ class OnlineSteps:
     learn: Callable[..., Any]
     advance: Callable[..., Any]
 
-    def start(self) -> Position:
+    def start(self) -> StreamState:
         """Before the first sample: the parameters and the state that the model was compiled with."""
         params = self.learner.params
-        return settled(Position(params, self.optimizer.init(params), self.learner.init()))
+        return jax.tree.map(fixed, StreamState(params, self.optimizer.init(params), self.learner.init()))
 
 
 def online_steps(learner: Learner, optimizer: Any, loss: Callable[[Any, Any], Any]) -> OnlineSteps:
@@ -75,33 +63,29 @@ def online_steps(learner: Learner, optimizer: Any, loss: Callable[[Any, Any], An
     shaped = lambda x: jnp.reshape(x, (1, *row.shape))
     of_step = lambda out, target: loss(jnp.ravel(take_readout(out)), target)
 
-    def predict(at: Position, x: jax.Array) -> jax.Array:
+    def predict(at: StreamState, x: jax.Array) -> jax.Array:
         _, out = learner.run(at.params, at.carry, shaped(x))
         return jnp.ravel(take_readout(out))
 
-    def learn(at: Position, x: jax.Array, target: Any, weight: jax.Array) -> tuple[Position, jax.Array, jax.Array]:
+    def learn(
+        at: StreamState, x: jax.Array, target: Any, weight: jax.Array
+    ) -> tuple[StreamState, jax.Array, jax.Array]:
         ys = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], target)
         mask, given = jnp.asarray(weight)[None], dict(optimizer=optimizer, opt_state=at.opt_state)
         params, opt_state, carry, losses = learner.train(
             at.params, at.carry, shaped(x), ys, loss=of_step, mask=mask, **given
         )
         finite = [jnp.all(jnp.isfinite(leaf)) for leaf in (losses, *jax.tree.leaves(params))]
-        return Position(params, opt_state, carry), losses[0], jnp.all(jnp.stack(finite))
+        return StreamState(params, opt_state, carry), losses[0], jnp.all(jnp.stack(finite))
 
-    def advance(at: Position, x: jax.Array) -> Position:
+    def advance(at: StreamState, x: jax.Array) -> StreamState:
         return at._replace(carry=learner.evolve(at.params, at.carry, shaped(x))[0])
 
     n_inputs = row.shape[-1]
-    position = Position(learner.params, None, learner.init())
+    position = StreamState(learner.params, None, learner.init())
     output = jax.eval_shape(predict, position, jax.ShapeDtypeStruct((n_inputs,), row.dtype))
     programs = (jax.jit(predict), jax.jit(learn), jax.jit(advance))
     return OnlineSteps(learner, optimizer, n_inputs, output.shape[0], row.dtype, *programs)
-
-
-def settled(tree: Any) -> Any:
-    """The same values, none of weak type: the first call of a program has the form of all others."""
-    strong = lambda leaf: jnp.asarray(leaf, leaf.dtype) if getattr(leaf, "weak_type", False) else leaf
-    return jax.tree.map(strong, tree)
 
 
 def _input_of(learner: Learner) -> Any:

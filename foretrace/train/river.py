@@ -30,7 +30,8 @@ from foretrace.learners import Carry, Learner
 from foretrace.rules import find_rule
 from foretrace.train.features import POLICIES, Features, NewFeatureWarning, checked_number, names_of
 from foretrace.train.networks import CELLS, Network, network
-from foretrace.train.online import OnlineSteps, Position, online_steps
+from foretrace.train.online import OnlineSteps, online_steps
+from foretrace.train.streaming.learning import StreamState
 
 try:
     from river import base
@@ -74,7 +75,7 @@ class _Online:
             require_optimizer("optimizer", optimizer)
         self._named = None if features is None else names_of(features)
         self._known: Features | None = None
-        self._at: Position | None = None
+        self._at: StreamState | None = None
         self._steps: OnlineSteps | None = None
         self._count = 0
 
@@ -142,7 +143,7 @@ class _Online:
             )
         self._at, self._count = after, self._count + 1
 
-    def _enter(self, x: Mapping[Hashable, Any]) -> tuple[Position, np.ndarray]:
+    def _enter(self, x: Mapping[Hashable, Any]) -> tuple[StreamState, np.ndarray]:
         """The present position and the inputs of a sample, whose new features take their places."""
         for name, value in x.items():
             checked_number(name, value)
