@@ -1,4 +1,4 @@
-"""Cells without spikes: the plain RNN, GRU, LSTM, and linear recurrent units (Orvieto et al. 2023).
+"""Cells without spikes: the plain RNN, GRU, LSTM, linear recurrent units (Orvieto et al. 2023), trace units.
 
 Complex numbers of the linear recurrent unit are written as pairs of real ones, so that optimizers, checkpoints and
 learning rules see real arrays.
@@ -116,8 +116,7 @@ class LRUSettings:
 def linear_recurrent(key: Any, n_in: int, n_out: int, n_hidden: int, dt: float, settings: Mapping[str, Any]) -> Built:
     """Blocks of linear recurrent units between a linear encoder and a linear readout."""
     record = checked(LRUSettings, "LRU", settings)
-    if not 0 < record.r_min < record.r_max < 1:
-        raise ValueError(f"0 < r_min < r_max < 1 must hold; got {record.r_min!r} and {record.r_max!r}.")
+    _require_ring(record)
     width, names = record.d_model or n_hidden, suffixes(record.layers)
     first, last, *others = jax.random.split(key, 2 + len(names))
     params = {"w_in": normal(first, n_in, width), "b_in": zeros(width)}
@@ -137,14 +136,70 @@ def linear_recurrent(key: Any, n_in: int, n_out: int, n_hidden: int, dt: float, 
     return Built(step, params, rest)
 
 
+@dataclass(frozen=True)
+class RTUSettings:
+    """Settings of recurrent trace units.
+
+    Attributes:
+        r_min: The smallest first modulus of an eigenvalue.
+        r_max: The largest.
+        max_phase: The largest first phase.
+    """
+
+    r_min: float = 0.9
+    r_max: float = 0.999
+    max_phase: float = 2 * math.pi
+
+
+def trace_units(key: Any, n_in: int, n_out: int, n_hidden: int, dt: float, settings: Mapping[str, Any]) -> Built:
+    """A layer of recurrent trace units (Elelimy et al. 2024): rotations fed by the input alone, rectified, read out.
+
+    `h <- lambda h + sqrt(1 - |lambda|^2) W x` with complex `h`, `W` and `lambda`, one of them for each unit, so that
+    the trace of every parameter holds its whole history.
+    """
+    record = checked(RTUSettings, "RTU", settings)
+    _require_ring(record)
+    keys = jax.random.split(key, 5)
+    squared, phase = _ring(keys[0], keys[1], n_hidden, record)
+    params = {
+        "nu": jnp.log(-0.5 * jnp.log(squared)),
+        "theta": jnp.log(phase),
+        "w_re": normal(keys[2], n_in, n_hidden),
+        "w_im": normal(keys[3], n_in, n_hidden),
+        "w_out": normal(keys[4], 2 * n_hidden, n_out, 0.1),
+        "b_out": zeros(n_out),
+    }
+
+    def step(params: Params, state: Any, x: jax.Array) -> tuple[Any, Output]:
+        modulus, phase = jnp.exp(-jnp.exp(params["nu"])), jnp.exp(params["theta"])
+        real, imaginary, gain = modulus * jnp.cos(phase), modulus * jnp.sin(phase), jnp.sqrt(1 - modulus**2)
+        re = real * state["re"] - imaginary * state["im"] + gain * (x @ params["w_re"])
+        im = real * state["im"] + imaginary * state["re"] + gain * (x @ params["w_im"])
+        y = jax.nn.relu(jnp.concatenate([re, im], axis=-1))
+        return {"re": re, "im": im}, Output(y @ params["w_out"] + params["b_out"])
+
+    return Built(step, params, lambda batch: {part: zeros(batch, n_hidden) for part in ("re", "im")})
+
+
+def _require_ring(settings: Any) -> None:
+    if not 0 < settings.r_min < settings.r_max < 1:
+        raise ValueError(f"0 < r_min < r_max < 1 must hold; got {settings.r_min!r} and {settings.r_max!r}.")
+
+
+def _ring(area: Any, angle: Any, n_hidden: int, settings: Any) -> tuple[jax.Array, jax.Array]:
+    """Squared moduli and phases of eigenvalues that are uniform on a ring."""
+    uniform = lambda key: jax.random.uniform(key, (n_hidden,), jnp.result_type(float), 1e-6, 1.0)
+    squared = settings.r_min**2 + uniform(area) * (settings.r_max**2 - settings.r_min**2)
+    return squared, settings.max_phase * uniform(angle)
+
+
 def _unit(key: Any, width: int, n_hidden: int, settings: LRUSettings) -> Params:
     keys = jax.random.split(key, 9)
-    uniform = lambda key: jax.random.uniform(key, (n_hidden,), jnp.result_type(float), 1e-6, 1.0)
-    squared = settings.r_min**2 + uniform(keys[0]) * (settings.r_max**2 - settings.r_min**2)
+    squared, phase = _ring(keys[0], keys[1], n_hidden, settings)
     half = math.sqrt(0.5)
     return {
         "nu": jnp.log(-0.5 * jnp.log(squared)),
-        "theta": jnp.log(settings.max_phase * uniform(keys[1])),
+        "theta": jnp.log(phase),
         "gamma": 0.5 * jnp.log(1 - squared),
         "b_re": normal(keys[2], width, n_hidden, half),
         "b_im": normal(keys[3], width, n_hidden, half),

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from foretrace._repr import arrays_text, one_line
 from foretrace.entry import compile as compile_learner
 from foretrace.train.checkpoint import is_key
-from foretrace.train.gated import gru, linear_recurrent, lstm, rnn
+from foretrace.train.gated import gru, linear_recurrent, lstm, rnn, trace_units
 from foretrace.train.parts import Built
 from foretrace.train.spiking import alif, gif, lif
 
@@ -31,6 +31,7 @@ CELLS: dict[str, Callable[..., Built]] = {
     "GRU": gru,
     "LSTM": lstm,
     "LRU": linear_recurrent,
+    "RTU": trace_units,
 }
 """What makes a network of each cell, by its name."""
 
@@ -86,8 +87,8 @@ def network(
     """Makes a network.
 
     Args:
-        cell: `'LIF'`, `'ALIF'` (a mixed population of plain and adaptive neurons), `'GIF'`, `'RNN'`, `'GRU'`, `'LSTM'`
-            or `'LRU'`.
+        cell: `'LIF'`, `'ALIF'` (a mixed population of plain and adaptive neurons), `'GIF'`, `'RNN'`, `'GRU'`, `'LSTM'`,
+            `'LRU'` or `'RTU'`.
         n_inputs: Inputs.
         n_outputs: Outputs.
         n_hidden: Neurons or units; with `layers`, in each layer.

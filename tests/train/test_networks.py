@@ -18,6 +18,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "GRU": {},
     "LSTM": {},
     "LRU": {"d_model": 3},
+    "RTU": {"r_min": 0.5},
 }
 
 
