@@ -33,6 +33,7 @@ REDUCTIONS = {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod"}
 CUMULATIVE = {"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"}
 ALWAYS_MIXING = {"conv_general_dilated", "sort", "while", "fft", "cholesky", "triangular_solve", "lu", "top_k"}
 ALWAYS_MIXING |= {"bcoo_dot_general"}  # a product of JAX's sparse matrices
+ALWAYS_MIXING |= {"custom_linear_solve"}  # `jnp.linalg.solve`: every element of the result depends on all of both
 
 
 def counted(jaxpr: Jaxpr, atom: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from foretrace._jax import is_complex
 from foretrace.compiler import sparse
 from foretrace.compiler.patterns import Patterns, analyse
 from foretrace.compiler.sparse import Matrix
@@ -19,7 +20,7 @@ from foretrace.program.records import StepProgram
 
 
 class StepPattern(NamedTuple):
-    """Where one step's derivatives can be other than zero.
+    """Where one step's derivatives can be other than zero. A complex state is two: its real and its imaginary part.
 
     Attributes:
         states: New hidden state elements by previous ones.
@@ -45,44 +46,67 @@ class Colours:
 
 @dataclass(frozen=True, eq=False)
 class InfluencePattern:
-    """The states that all parameter elements reach: the kept sets of SnAp-n.
+    """The states that all parameter elements reach: the kept sets of SnAp-n, and of RTRL.
+
+    Types with one kept set are of one *family*: all weights of a dense recurrent layer are of one.
 
     Attributes:
         step: The pattern of one step's derivatives.
         colours: For each parameter, the colours of the states by its elements; None if it reaches no state.
         type_of: The type of every element, counted over all parameters; -1 for one that reaches no state.
         direct: Types by states: the colour, plus one, of a state that is reached at once.
-        kept: Types by states: those reached within the steps.
+        family_of: The family of every type.
+        kept: Families by states: those reached within the steps.
     """
 
     step: StepPattern
     colours: list[Colours | None]
     type_of: np.ndarray
     direct: sp.csr_array
+    family_of: np.ndarray
     kept: Matrix
+
+    @property
+    def families(self) -> np.ndarray:
+        """The family of every parameter element; -1 for one that reaches no state."""
+        return np.append(self.family_of, -1)[self.type_of]
 
     @property
     def count(self) -> int:
         """How many entries of the whole Jacobian are kept."""
-        members = np.bincount(self.type_of[self.type_of >= 0], minlength=self.kept.shape[0])
+        families = self.families
+        members = np.bincount(families[families >= 0], minlength=self.kept.shape[0])
         return int(members @ np.diff(self.kept.indptr))
 
 
-def find_influence(program: StepProgram, n: int) -> InfluencePattern:
-    """The states that each parameter element reaches within `n` steps, the one that it acts in counted."""
+def find_influence(program: StepProgram, n: int | None) -> InfluencePattern:
+    """The states that each parameter element reaches within `n` steps, the one that it acts in counted.
+
+    Args:
+        program: The step.
+        n: How many steps; None for any number.
+    """
     step = step_pattern(program)
     colours = [colour_rows(matrix) if matrix.nnz else None for matrix in step.params]
     type_of, direct = _types(step, colours)
-    pattern = sparse.from_parts(direct.indices, direct.indptr, direct.shape)
-    return InfluencePattern(step, colours, type_of, direct, within(pattern, sparse.transpose(step.states), n))
+    pattern, onward = sparse.from_parts(direct.indices, direct.indptr, direct.shape), sparse.transpose(step.states)
+    reached = ever(pattern, onward) if n is None else within(pattern, onward, n)
+    family_of, firsts = _families(reached)
+    return InfluencePattern(step, colours, type_of, direct, family_of, sparse.take_rows(reached, firsts))
 
 
 def step_pattern(program: StepProgram) -> StepPattern:
     """Where the derivatives of one step can be other than zero, by any path through it."""
     sources = [*program.hidden_invars, *program.param_invars]
     found = analyse(program.jaxpr, sources, cut=False, consts=program.consts)
-    params = [_table(found, program.hidden_outvars, [var]) for var in program.param_invars]
-    return StepPattern(_table(found, program.hidden_outvars, program.hidden_invars), params)
+    new, previous = both_parts(program.hidden_outvars), both_parts(program.hidden_invars)
+    params = [_table(found, new, [var]) for var in program.param_invars]
+    return StepPattern(_table(found, new, previous), params)
+
+
+def both_parts(states: Sequence[Any]) -> list[Any]:
+    """Every complex state twice: for its real part and for its imaginary part."""
+    return [var for var in states for _ in range(1 + is_complex(var.aval))]
 
 
 def _table(found: Patterns, rows: Sequence[Any], columns: Sequence[Any]) -> Matrix:
@@ -148,7 +172,38 @@ def within(direct: Matrix, onward: Matrix, n: int) -> Matrix:
     return reached
 
 
+def ever(direct: Matrix, onward: Matrix) -> Matrix:
+    """States reached in any number of steps.
+
+    States that reach one another are reached together, so the search is among these sets of them, which are few: a
+    dense layer is one for each sample.
+    """
+    from scipy.sparse.csgraph import connected_components  # slow to import, and few rules need it
+
+    count, component = connected_components(onward, directed=True, connection="strong")
+    members = sparse.from_pairs(np.arange(len(component)), component, (len(component), count))
+    rows, columns = sparse.pairs(onward)
+    between = sparse.from_pairs(component[rows], component[columns], (count, count))
+    found = within(sparse.multiply(direct, members), between, count + 1)
+    reached = sparse.multiply(found, sparse.transpose(members))
+    reached.sort_indices()
+    return reached
+
+
+def _families(reached: Matrix) -> tuple[np.ndarray, np.ndarray]:
+    """Types with the same row: the family of each, and the first type of every family."""
+    seen: dict[bytes, int] = {}
+    firsts: list[int] = []
+    family_of = np.zeros(reached.shape[0], np.int64)
+    for number, states in enumerate(_rows(reached)):
+        family = seen.setdefault(states.tobytes(), len(seen))
+        if family == len(firsts):
+            firsts.append(number)
+        family_of[number] = family
+    return family_of, np.array(firsts, np.int64)
+
+
 def _rows(matrix: Matrix) -> list[np.ndarray]:
     """The columns of each row, in order."""
     matrix.sort_indices()
-    return np.split(matrix.indices, matrix.indptr[1:-1])
+    return np.split(matrix.indices, matrix.indptr[1:-1])[: matrix.shape[0]]

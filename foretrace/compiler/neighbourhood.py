@@ -12,7 +12,7 @@ import numpy as np
 
 from foretrace.compiler import sparse
 from foretrace.compiler.groups import HiddenGroup
-from foretrace.compiler.influence import step_pattern, within
+from foretrace.compiler.influence import both_parts, step_pattern, within
 from foretrace.compiler.sparse import Matrix
 from foretrace.program.records import StepProgram
 
@@ -37,7 +37,7 @@ class SnapPattern:
     def matrix(self) -> Matrix:
         """Positions by positions, a sparse boolean matrix: row `p` has the positions that `p` reaches."""
         own = dict(zip(self.group.hidden_invars, self.group.placed, strict=True))
-        states = self.program.hidden_invars
+        states = both_parts(self.program.hidden_invars)
         # The position of every element of all hidden states; -1 for those of other groups.
         place = np.concatenate([own[var][1] if var in own else np.full(var.aval.size, -1) for var in states])
         onward = sparse.transpose(step_pattern(self.program).states)

@@ -1,15 +1,15 @@
-"""Where SnAp keeps its entries of the whole Jacobian, and where one step's derivatives find them.
+"""Where SnAp and RTRL keep their entries of the whole Jacobian, and where one step's derivatives find them.
 
-Parameter elements of one type share a kept set. Within it, states that never act on one another need no common matrix:
-the elements of a batch, or, for `n = 1`, neurons that are coupled through others alone. The kept set falls into
-*islands*. A type with `M` elements so holds arrays `(islands, states of an island, M)`, and a step multiplies each
-island with one small matrix. Types of about one size stand side by side on a `Shelf`; padding is less than a factor of
-two along each axis, and none where all are alike.
+Parameter elements of one family share a kept set. Within it, states that never act on one another need no common
+matrix: the elements of a batch, or, for `n = 1`, neurons that are coupled through others alone. The kept set falls into
+*islands*. A family with `M` elements so holds arrays `(islands, states of an island, M)`, and a step multiplies each
+island with one matrix: for a dense layer that is one product of matrices for each sample. Families of about one size
+stand side by side on a `Shelf`; padding is less than a factor of two along each axis, and none where all are alike.
 """
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,25 +21,47 @@ from foretrace.compiler.influence import Colours, InfluencePattern, colour_rows
 SMALL_ISLAND = 8
 
 
+class DirectOfAll(NamedTuple):
+    """Derivatives within the step where all members of a family reach the same states at once, by the same colours.
+
+    Attributes:
+        colour: `(U, I, R)`: the colour by which a state's derivative by the parameters is found; -1 for zero.
+        start: `(U, M)`: where a member's derivative for the first colour lies among all; -1 for no member.
+        stride: `(U, M)`: the way from one colour to the next.
+    """
+
+    colour: Any
+    start: Any
+    stride: Any
+
+
+class DirectOfEach(NamedTuple):
+    """The same, told one by one where members differ: those that are other than zero, which are few.
+
+    Attributes:
+        place: Where it stands in the shelf, whose entries are counted in their flat order.
+        found: Where it lies among all derivatives.
+    """
+
+    place: Any
+    found: Any
+
+
 @dataclass(frozen=True, eq=False)
 class Shelf:
-    """`U` types of `I` islands of `R` states, each with `M` parameter elements; `W` states act on one.
+    """`U` families of `I` islands of `R` states, each with `M` parameter elements; `W` states act on one.
 
     Attributes:
         states: `(U, I, R)`: the elements of an island; the number of all states stands for none.
-        direct: `(U, I, R)`: the colour by which a state's derivative by the parameters is found; -1 for zero.
         members: `(U, M)`: parameter elements, counted over all parameters; their number stands for none.
-        start: `(U, M)`: where a member's derivative for the first colour lies among all; -1 for no member.
-        stride: `(U, M)`: the way from one colour to the next.
+        direct: Where the derivatives by the parameters within the step are found.
         entries: `(U, I, R, W)`: where the derivative of a state by a previous one lies; -1 for zero.
         sources: `(U, I, R, W)`: which state of the island that previous one is; None if it is simply the `W`th.
     """
 
     states: Any
-    direct: Any
     members: Any
-    start: Any
-    stride: Any
+    direct: Any
     entries: Any
     sources: Any
 
@@ -64,7 +86,7 @@ class Tables:
     shelves: list[Shelf]
 
 
-jax.tree_util.register_dataclass(Shelf, ["states", "direct", "members", "start", "stride", "entries", "sources"], [])
+jax.tree_util.register_dataclass(Shelf, ["states", "members", "direct", "entries", "sources"], [])
 jax.tree_util.register_dataclass(Tables, ["states", "params", "shelves"], [])
 
 
@@ -145,42 +167,44 @@ def _couplings(influence: InfluencePattern) -> sp.csr_array:
 
 
 def _shelves(influence: InfluencePattern, places: np.ndarray, colours: np.ndarray, by_rows: bool) -> list[Shelf]:
-    """Gives every kept entry an island, every island a row of a type's piece, every piece a shelf."""
+    """Gives every kept entry an island, every island a row of a family's piece, every piece a shelf."""
     from scipy.sparse.csgraph import connected_components  # slow to import, and few rules need it
 
     kept, couplings = influence.kept, _couplings(influence)
     count, island = connected_components(couplings, directed=False)
-    entry = {"type": np.repeat(np.arange(kept.shape[0]), np.diff(kept.indptr)), "state": kept.indices, "island": island}
-    entry["r"] = _rank(island)
+    families = np.repeat(np.arange(kept.shape[0]), np.diff(kept.indptr))
+    entry = {"family": families, "state": kept.indices, "island": island, "r": _rank(island)}
     size, width = np.bincount(island), np.zeros(count, dtype=np.int64)
     np.maximum.at(width, island, np.diff(couplings.indptr))
-    type_of_island = np.zeros(count, dtype=np.int64)
-    type_of_island[island] = entry["type"]
+    family_of_island = np.zeros(count, dtype=np.int64)
+    family_of_island[island] = families
     dense = (size <= SMALL_ISLAND) | (2 * width >= size)
-    pieces, piece = np.unique(np.stack([type_of_island, _class(size), dense], axis=1), axis=0, return_inverse=True)
-    elements = np.bincount(influence.type_of[influence.type_of >= 0], minlength=kept.shape[0])
-    alike = np.stack([pieces[:, 1], pieces[:, 2], _class(np.bincount(piece)), _class(elements[pieces[:, 0]])], axis=1)
-    kinds, shelf = np.unique(alike, axis=0, return_inverse=True)
-    entry |= {"i": _rank(piece)[island], "u": _rank(shelf)[piece][island], "shelf": shelf[piece][island]}
-    entry["direct"] = np.asarray(influence.direct[entry["type"], entry["state"]]).reshape(-1) - 1
+    pieces, piece = np.unique(np.stack([family_of_island, _class(size), dense], axis=1), axis=0, return_inverse=True)
     members = _members(influence, places)
+    elements = np.array([own.shape[1] for own in members])
+    alone = np.bincount(influence.family_of) == 1
+    own, classes = pieces[:, 0], [_class(np.bincount(piece)), _class(elements[pieces[:, 0]])]
+    kinds, shelf = np.unique(np.stack([*pieces[:, 1:].T, alone[own], *classes], axis=1), axis=0, return_inverse=True)
+    entry |= {"i": _rank(piece)[island], "u": _rank(shelf)[piece][island], "shelf": shelf[piece][island]}
     return [
         _shelf(
+            influence,
             {name: values[entry["shelf"] == k] for name, values in entry.items()},
-            [members[t] for t in pieces[shelf == k, 0]],
+            [members[family] for family in own[shelf == k]],
             _coupled(couplings, entry, k, colours, by_rows),
             bool(dense_kind),
-            (kept.shape[1], len(influence.type_of)),
+            bool(alike),
         )
-        for k, (_, dense_kind, _, _) in enumerate(kinds)
+        for k, (_, dense_kind, alike, *_) in enumerate(kinds)
     ]
 
 
 def _members(influence: InfluencePattern, places: np.ndarray) -> list[np.ndarray]:
-    """For each type: its elements, where their derivatives start, and the stride."""
-    order = np.argsort(influence.type_of, kind="stable")
-    bounds = np.searchsorted(influence.type_of[order], np.arange(influence.kept.shape[0] + 1))
-    table = np.concatenate([np.arange(len(order))[None], places])[:, order]
+    """For each family: its elements, where their derivatives start, the stride, and the type of each."""
+    families = influence.families
+    order = np.lexsort((influence.type_of, families))
+    bounds = np.searchsorted(families[order], np.arange(influence.kept.shape[0] + 1))
+    table = np.concatenate([np.arange(len(order))[None], places, influence.type_of[None]])[:, order]
     return [table[:, first:last] for first, last in itertools.pairwise(bounds)]
 
 
@@ -202,11 +226,12 @@ def _coupled(
 
 
 def _shelf(
+    influence: InfluencePattern,
     entry: dict[str, np.ndarray],
     members: list[np.ndarray],
     coupled: dict[str, np.ndarray],
     dense: bool,
-    nothing: tuple[int, int],
+    alike: bool,
 ) -> Shelf:
     shape = (len(members), int(entry["i"].max()) + 1, int(entry["r"].max()) + 1)
     at = (entry["u"], entry["i"], entry["r"])
@@ -214,16 +239,47 @@ def _shelf(
     to = (coupled["u"], coupled["i"], coupled["r"], coupled["source"] if dense else coupled["nth"])
     most = max(own.shape[1] for own in members)
     owned = [np.pad(own, ((0, 0), (0, most - own.shape[1])), constant_values=-1) for own in members]
-    number, start, stride = np.stack(owned, axis=1).astype(np.int32)
+    number, start, stride, types = np.stack(owned, axis=1)
+    direct: DirectOfAll | DirectOfEach
+    if alike:
+        colour = np.asarray(influence.direct[types[entry["u"], 0], entry["state"]]).reshape(-1) - 1
+        direct = DirectOfAll(_filled(shape, -1, at, colour), start.astype(np.int32), stride.astype(np.int32))
+    else:
+        place = np.full((len(members), influence.kept.shape[1]), -1)
+        place[entry["u"], entry["state"]] = np.ravel_multi_index(at, shape)
+        direct = _of_each(influence, place, start, stride, types)
     return Shelf(
-        states=_filled(shape, nothing[0], at, entry["state"]),
-        direct=_filled(shape, -1, at, entry["direct"]),
-        members=np.where(number < 0, nothing[1], number).astype(np.int32),
-        start=start,
-        stride=stride,
+        states=_filled(shape, influence.kept.shape[1], at, entry["state"]),
+        members=np.where(number < 0, len(influence.type_of), number).astype(np.int32),
+        direct=direct,
         entries=_filled((*shape, width), -1, to, coupled["place"]),
         sources=None if dense else _filled((*shape, width), 0, to, coupled["source"]),
     )
+
+
+def _of_each(
+    influence: InfluencePattern, place: np.ndarray, start: np.ndarray, stride: np.ndarray, types: np.ndarray
+) -> DirectOfEach:
+    """The derivatives of single members.
+
+    Args:
+        influence: The kept sets.
+        place: `(U, states)`: the row of a state in the shelf; -1 where it has none.
+        start: `(U, M)`, as in `DirectOfAll`, like `stride`.
+        stride: `(U, M)`.
+        types: `(U, M)`: the type of every member; -1 for no member.
+    """
+    family, member = np.nonzero(types >= 0)
+    indptr = influence.direct.indptr
+    first, length = indptr[types[family, member]], np.diff(indptr)[types[family, member]]
+    owner = np.repeat(np.arange(len(family)), length)
+    nth = np.repeat(first, length) + np.arange(len(owner)) - np.repeat(np.cumsum(length) - length, length)
+    family, member = family[owner], member[owner]
+    row = place[family, influence.direct.indices[nth]]
+    found = start[family, member] + stride[family, member] * (influence.direct.data[nth] - 1)
+    inside = row >= 0
+    flat = row * types.shape[1] + member
+    return DirectOfEach(flat[inside].astype(np.int32), found[inside].astype(np.int32))
 
 
 def _filled(shape: tuple[int, ...], default: int, places: tuple[np.ndarray, ...], values: np.ndarray) -> np.ndarray:

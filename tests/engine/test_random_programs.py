@@ -54,7 +54,7 @@ def problems(program: Program, blocks: tuple[int, ...]) -> list[str]:
         return [] if "no parameters" in str(error) else [f"seed {seed}: {error}"]
     flat = values(graph, program)
     tolerance = max(TOLERANCES.get(dtype, 1e-10) for dtype in dtypes(graph))
-    tolerance = max(tolerance, *(ROUNDED.get(name, 0.0) for name in program.operations))
+    tolerance = max([tolerance, *(ROUNDED.get(name, 0.0) for name in program.operations)])
     expected = Oracle(graph, loss).gradient(*flat)
     said = []
     for block in (1,) if make_plan(graph).pulls_each_step else blocks:
