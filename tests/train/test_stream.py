@@ -456,3 +456,24 @@ def test_arrays_alive_do_not_grow() -> None:
     note = lambda seen: alive.append(len(jax.live_arrays())) if seen.number % 50 == 0 else None
     stream(items(), piece=4, limit=600, on_step=note)
     assert len(set(alive[1:])) == 1
+
+
+def test_arrays_that_were_given_are_not_written_over() -> None:
+    noisy = lambda params, state, x: (
+        {"h": 0.5 * state["h"] + x @ params["w"], **noise(state)},
+        state["h"] + state["k"],
+    )
+    noise = lambda state: {"k": state["k"], "key": jax.random.split(state["key"])[0]}
+    zeros, key, w = jnp.zeros(3), jax.random.key(0), jnp.ones((2, 3))  # one array in two places, and a key
+    state = {"h": zeros, "k": zeros, "key": key}
+    by = ft.compile(noisy, "D_RTRL", jnp.ones(2), params={"w": w}, state=state)
+    xs, _ = arrays(5)
+    ends = [stream((xs, xs[:, :1]), by, state=state, piece=1, params={"w": w}) for _ in range(2)]
+    assert same(ends[0].params, ends[1].params)
+    assert not any(leaf.is_deleted() for leaf in (zeros, key, w, *jax.tree.leaves((by.params, by.carry))))
+
+
+def test_written_over_or_kept_the_states_are_the_same() -> None:
+    xs, ys = arrays(30)
+    over, kept = stream((xs, ys), piece=1), stream((xs, ys), piece=1, on_step=lambda step: None)
+    assert same(over.state, kept.state)

@@ -207,10 +207,32 @@ class Learning:
         return state._replace(params=params, opt_state=opt_state)
 
 
+def compiled(learning: Learning, tree: Any) -> Callable[..., tuple[list[Any], Observed]]:
+    """`learning.advance` jitted, with the leaves of a state in place of the state.
+
+    A step of a small network takes no longer than JAX needs to take a nested state apart and to put it together. The
+    new state is written over the old one, unless each step is looked at. A stream that is taken up again in one process
+    is not compiled again; but a learner or a loss without a hash has a function of its own.
+    """
+    try:
+        return _compiled(learning, tree)
+    except TypeError:
+        return _compiled.__wrapped__(learning, tree)
+
+
 @functools.lru_cache(maxsize=8)
-def compiled(learning: Learning) -> Any:
-    """The jitted function of a piece; a stream that is taken up again in one process is not compiled again."""
-    return jax.jit(learning.advance)
+def _compiled(learning: Learning, tree: Any) -> Any:
+    def advance(leaves: Any, *piece: Any) -> tuple[list[Any], Observed]:
+        state, seen = learning.advance(jax.tree.unflatten(tree, leaves), *piece)
+        return jax.tree.leaves(state), seen
+
+    return jax.jit(advance, donate_argnums=() if learning.shown else 0)
+
+
+@jax.jit
+def copied(state: Any) -> Any:
+    """A state in memory of its own."""
+    return jax.tree.map(jnp.copy, state)
 
 
 @jax.jit

@@ -28,7 +28,7 @@ from foretrace.train.result import DivergedError, Terminated
 from foretrace.train.settings import differences, other_versions
 from foretrace.train.signals import Signals
 from foretrace.train.streaming.items import Forms, ItemError, Piece, Taken
-from foretrace.train.streaming.learning import Learning, StreamState, all_finite, compiled
+from foretrace.train.streaming.learning import Learning, StreamState, all_finite, compiled, copied
 from foretrace.train.streaming.progress import StreamProgress
 from foretrace.train.streaming.result import StreamError, StreamResult, StreamStep
 from foretrace.train.streaming.settings import describe, loss_digest
@@ -95,17 +95,32 @@ class StreamRun:
         progress: StreamProgress,
     ) -> None:
         self.learning, self.plan, self.folder, self.progress = learning, plan, folder, progress
-        self.state, self.steps = state, 0
+        self.steps = 0
+        self._begin_from(state)
         self.forms, self.advance = forms, None
         self.history = History.of(learning.names, plan.window, np.dtype(jnp.result_type(float)))
         self.signals, self.settings = Signals(), dict[str, Any]()
         self._broken_off = self.signals.breaking()
         self.loss: str | None = None
         self.began, self.started = 0, time.monotonic()
-        self._good = state
         self._unseen: list[tuple[Piece, Any]] = []
         self._looked = self._saved_at = time.monotonic()
         self._saved_steps = -1
+
+    @property
+    def state(self) -> StreamState:
+        """All that changes, after the steps that were begun."""
+        state: StreamState = jax.tree.unflatten(self._tree, self._leaves)
+        return state
+
+    def _begin_from(self, state: StreamState) -> None:
+        """Goes on from a state to which the stream can be taken back: the next pieces do not write over it."""
+        self._good, (leaves, self._tree) = state, jax.tree.flatten(state)
+        self._leaves = leaves if self.learning.shown else copied(leaves)
+
+    def _back(self) -> None:
+        """Takes the stream back to the last look."""
+        self._leaves, self.steps = jax.tree.leaves(self._good), self.history.steps
 
     def go(self, open_source: Callable[[int], Any]) -> StreamResult:
         """The whole stream, of a source that is opened at a number of steps."""
@@ -187,19 +202,16 @@ class StreamRun:
             arrays, length = piece[:4], None
         else:
             arrays, length = _padded(piece, self.plan.piece), np.int32(piece.length)
-        self.state, seen = self.advance(self.state, arrays, length, since)
+        self._leaves, seen = self.advance(self._leaves, arrays, length, since)
         self._unseen.append((piece, seen))
         self.steps += piece.length
         due = known.shown or self.steps - self.history.steps >= LOOK_STEPS
         return self._look() if due or time.monotonic() - self._looked >= LOOK_SECONDS else False
 
     def _compile(self) -> None:
-        """Takes the function for what is known of the items. A learner or a loss without a hash has one of its own."""
+        """Takes the function for what is known of the items."""
         self.learning = dataclasses.replace(self.learning, y=self.forms.y, external=self.forms.external)
-        try:
-            self.advance = compiled(self.learning)
-        except TypeError:
-            self.advance = jax.jit(self.learning.advance)
+        self.advance = compiled(self.learning, self._tree)
         if self.learning.y is not None and self.loss is None:
             self._compare_loss()
 
@@ -224,7 +236,8 @@ class StreamRun:
             if not (finite and np.isfinite(rows[:, 0]).all()):
                 self._require_finite(pieces, parts, finite)
             self.history.add(rows)
-        self._good, self._looked = self.state, time.monotonic()
+            self._begin_from(self.state)
+        self._looked = time.monotonic()
         self.progress.update(self.steps, self.history.points[-1] if self.history.points else {})
         if not shown:
             return False
@@ -245,7 +258,7 @@ class StreamRun:
             raise self._taken_back("A parameter is not finite")
 
     def _taken_back(self, what: str) -> NonFiniteError:
-        self.state, self.steps = self._good, self.history.steps
+        self._back()
         return NonFiniteError(
             f"{what.rstrip('. ')}. Lower the learning rate or clip gradients; a learner compiled with "
             f"`check_finite=True` says where a NaN first appears. The stream is as it was after {self.steps:,} steps."
@@ -326,7 +339,7 @@ class StreamRun:
                 raise  # it is saved already
             except BaseException:  # such as an error of `on_step`
                 with suppress(OSError, NonFiniteError):
-                    self.state, self.steps = self._good, self.history.steps
+                    self._back()
                     self._save()
                 raise
 
@@ -353,7 +366,7 @@ class StreamRun:
         about = found.note.get("stream")
         if not isinstance(about, dict):
             raise CheckpointError(f"The checkpoint in `{folder.path}` is none of a stream. Name another folder.")
-        self.state = self._good = StreamState(**jax.tree.map(fixed, values["state"]))
+        self._begin_from(StreamState(**jax.tree.map(fixed, values["state"])))
         self.steps = self.began = note.lines
         self.loss_before = None if said else about["loss"]
         self.history.restore(about, values["window"], note.lines)
