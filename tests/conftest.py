@@ -9,6 +9,7 @@ CHEAP = ["backend_optimization_level=0", "llvm_disable_expensive_passes=true", "
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # halves the time; XLA stops at flags that it has dropped
     CHEAP.append("cpu_use_fusion_emitters=false")
 os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in CHEAP))
+os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")  # nothing is left in the user's folders
 
 import brainstate
 import jax

@@ -20,6 +20,7 @@ from typing import Any
 
 from foretrace import _interrupt
 from foretrace.cli.arguments import DONE, FAILED, INTERRUPTED, USAGE, CommandError, Parser, UsageError
+from foretrace.cli.cache import keep_compiled
 from foretrace.cli.commands import bench, compare, demo, inspect, lists, stream, train
 from foretrace.cli.output import drop, lasting_output, open_missing_streams
 from foretrace.errors import CompilationError
@@ -93,6 +94,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         _interrupt.hear()
         with _plain_warnings():
+            keep_compiled()
             return int(options.run(options) or DONE)
     except SystemExit as end:
         return _code(end)
