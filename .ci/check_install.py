@@ -31,6 +31,8 @@ def module():
     return ft.nn.GRUCell(3, 4)
 """
 
+LINES = '{"x": [0.1, 0.2], "y": 0.3}\n{"x": [0.2, 0.1]}\n{"x": [0.3, 0.2], "y": 0.1}\n'
+
 SMALL = "--hidden 4 --batch 2 --iterations 1 --quiet"
 TRIAL = "--set n_cues=1 --set cue=6 --set gap=2 --set delay=2 --set recall=4 --set n_test=4"
 COMMANDS = (
@@ -44,6 +46,8 @@ COMMANDS = (
     f"train evidence {TRIAL} {SMALL} --folder train",
     f"train digits {SMALL} --folder digits",
     f"compare evidence {TRIAL} {SMALL} --rules D_RTRL,BPTT --folder compare",
+    "stream --hidden 4 --quiet",
+    "stream --input lines.jsonl --cell LIF --hidden 4 --folder stream --quiet",
     "bench --sizes 4 --batch 2 --inputs 3 --steps 5 --repeats 1 --rules D_RTRL,BPTT",
     "bench --sizes 4 --batch 2 --inputs 3 --steps 5 --repeats 1 --rules D_RTRL,BPTT --plot memory.svg",
     "demo --help",
@@ -74,13 +78,16 @@ def check(archive: Path, extra: str) -> list[str]:
         requirement = f"foretrace[{extra}] @ {archive.as_uri()}" if extra else str(archive)
         subprocess.run([where / "env" / "bin" / "pip", "install", "--quiet", requirement], check=True)
         (where / "model.py").write_text(MODEL)
+        (where / "lines.jsonl").write_text(LINES)
         return [fault for command in COMMANDS if (fault := run(where, command))]
 
 
 def run(where: Path, command: str) -> str | None:
     """What is wrong with how a command ends, if anything."""
     program = where / "env" / "bin" / "foretrace"
-    ended = subprocess.run([program, *command.split()], cwd=where, capture_output=True, text=True, timeout=600)
+    ended = subprocess.run(
+        [program, *command.split()], cwd=where, input=LINES, capture_output=True, text=True, timeout=600
+    )
     advice = [line for line in ended.stderr.splitlines() if NAMES_A_PACKAGE.search(line)]
     helps = len(advice) == 1 and "Traceback" not in ended.stderr
     answer = "works" if ended.returncode == 0 else advice[0] if helps else "fails"

@@ -8,7 +8,9 @@ losses, and `jax.value_and_grad` of their sum. The other names are a rule and a 
 - `carry`: the same, and the states and traces at the end of the sequence too, to go on from;
 - `step`: the same as `carry` with `block=1`, one step after the other;
 - `module`: the module's learner, `learner.etrace_grad` under `brainstate.transform.jit`. It is the only form of
-  braintrace, which goes step by step.
+  braintrace, which goes step by step;
+- `same-step` and `same-module`: `step` and `module` of a learner that is asked (`weights=`) for the parameters alone
+  that braintrace gives a gradient too. It leaves readouts and a GRU's reset gate at zero.
 
 What is not asked for at the end of a sequence, the compiler may leave out: for `sequence` that is the last change of
 the traces.
@@ -36,6 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "OTPE": {"leak": 0.9},
     "SnAp": {"n": 1},
 }
+LEFT_AT_ZERO = ("reset", "readout")  # gates and layers to which braintrace gives no gradient
 Run = Callable[[], Any]
 
 
@@ -50,6 +53,11 @@ class Setting:
 
     def network(self, ops: Any) -> models.Network:
         return models.Network(ops, models.MODELS[self.model], INPUTS, self.units, OUTPUTS)
+
+    def same_weights(self) -> list[str]:
+        """The parameters that braintrace gives a gradient."""
+        gates = [gate for gate in models.MODELS[self.model].gates if gate not in LEFT_AT_ZERO]
+        return [f"{kind}_{gate}" for gate in gates for kind in "wb"]
 
     def sequences(self) -> tuple[jax.Array, jax.Array]:
         rng = np.random.default_rng(1)
@@ -102,10 +110,10 @@ def by_function(library: Any, rule: str, setting: Setting, carry: bool, **option
     return lambda: run(params, state, xs, ys)
 
 
-def by_module(library: Any, rule: str, setting: Setting) -> Run:
+def by_module(library: Any, rule: str, setting: Setting, **options: Any) -> Run:
     """The gradient by the learner of the module."""
     model, x = models.build(library, setting.model, INPUTS, setting.units, setting.batch, OUTPUTS)
-    learner = library.compile(model, rule, x, batch_size=setting.batch, **OPTIONS.get(rule, {}))
+    learner = library.compile(model, rule, x, batch_size=setting.batch, **OPTIONS.get(rule, {}), **options)
 
     @brainstate.transform.jit
     def run(xs: jax.Array, ys: jax.Array) -> Any:
@@ -121,9 +129,11 @@ def make(package: str, case: str, setting: Setting) -> Run:
     if case in ("forward", "BPTT"):
         return {"forward": forward, "BPTT": bptt}[case](setting)
     library, (rule, form) = importlib.import_module(package), case.split("/")
+    same: dict[str, Any] = {"weights": setting.same_weights()} if form.startswith("same-") else {}
+    form = form.removeprefix("same-")
     if form == "module":
-        return by_module(library, rule, setting)
-    return by_function(library, rule, setting, form != "sequence", block=1 if form == "step" else None)
+        return by_module(library, rule, setting, **same)
+    return by_function(library, rule, setting, form != "sequence", block=1 if form == "step" else None, **same)
 
 
 def seconds(run: Run) -> float:

@@ -66,7 +66,7 @@ from foretrace.rules import (
 )
 
 if _TYPE_CHECKING:
-    from foretrace import nn, tasks, train, viz
+    from foretrace import nn, rl, tasks, train, viz
     from foretrace.compat import *  # noqa: F403
 
 __version__ = "0.1.0"
@@ -120,6 +120,7 @@ __all__ = [
     "NonFiniteError",
     # subpackages
     "nn",
+    "rl",
     "tasks",
     "train",
     "viz",
@@ -130,7 +131,7 @@ if not _TYPE_CHECKING:
     def __getattr__(name: str) -> _Any:
         if name.startswith("_"):
             raise AttributeError(f"module 'foretrace' has no attribute {name!r}")
-        if name in ("tasks", "train", "viz"):
+        if name in ("rl", "tasks", "train", "viz"):
             return _importlib.import_module(f"foretrace.{name}")
         return _importlib.import_module("foretrace.compat").serve(name)
 

@@ -7,6 +7,7 @@ number here, although Python counts with it. The checks stand below all layers, 
 import inspect
 import math
 import numbers
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,6 +79,33 @@ def require_number(name: str, value: Any, accepted: str, low: float = -math.inf,
 def require_positive(name: str, value: Any, accepted: str) -> float:
     """A finite number above zero, checked."""
     return require_number(name, value, accepted, low=math.nextafter(0.0, 1.0))
+
+
+_UNITS = {"": 1} | {
+    f"{prefix}{ending}".lower(): base**power
+    for base, ending in ((1000, "B"), (1024, "iB"))
+    for power, prefix in enumerate(("", "k", "M", "G", "T"))
+}
+
+
+def require_bytes(name: str, value: Any) -> int:
+    """A number of bytes, checked: an int, or a text with a unit of 1000 (`"2GB"`) or of 1024 (`"64 MiB"`).
+
+    Examples:
+        >>> require_bytes("memory", "200MB"), require_bytes("memory", "1.5 KiB"), require_bytes("memory", 96)
+        (200000000, 1536, 96)
+    """
+    wanted = f'`{name}` is a number of bytes, such as "2GB", "200MB", "64 MiB" or a whole number'
+    if isinstance(value, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)\s*", value.lower())
+        if found is None or found[2] not in _UNITS or (found[2] == "" and "." in found[1]):
+            raise ValueError(f"{wanted}; got {value!r}.")
+        value = int(float(found[1]) * _UNITS[found[2]])
+    if not is_whole(value):
+        raise TypeError(f"{wanted}; got {_shown(value)}.")
+    if value < 1:
+        raise ValueError(f"{wanted}, from 1 on; got {value!r}.")
+    return int(value)
 
 
 def require_flag(name: str, value: Any) -> bool:

@@ -6,6 +6,7 @@ Everything else imports jaxpr types and helpers from here, so that a change in J
 import functools
 import hashlib
 import importlib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -55,11 +56,14 @@ __all__ = [
     "jaxpr_as_fun",
     "live_jaxpr",
     "make_jaxpr_of",
+    "mesh_devices",
+    "mesh_of",
     "mlir",
     "new_eqn",
     "new_jaxpr",
     "new_jaxpr_eqn",
     "new_var",
+    "on_auto_axes",
     "primitives",
     "program_digest",
     "scan_counts",
@@ -203,6 +207,42 @@ def tangent_rule(eqn: JaxprEqn) -> tuple[Callable[..., Any], Any] | None:
 def make_jaxpr_of(fun: Callable[..., Any], avals: Sequence[Any]) -> ClosedJaxpr:
     """Traces `fun` on abstract values given by shape and dtype."""
     return jax.make_jaxpr(fun)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals))
+
+
+def mesh_of(values: Any) -> Any:
+    """The mesh that the arrays of a tree are placed on, traced or not; None where they are on none."""
+    meshes = (jax.typeof(leaf).sharding.mesh for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array))
+    return next((mesh for mesh in meshes if not mesh.empty), None)
+
+
+def mesh_devices() -> int:
+    """Over how many devices XLA may share out what is being traced; 1 where it is not told of any."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return 1
+    pairs = zip(mesh.axis_sizes, mesh.axis_types, strict=True)
+    return math.prod(size for size, kind in pairs if kind is jax.sharding.AxisType.Auto)
+
+
+def on_auto_axes(function: Callable[..., Any], mesh: Any, shardings: Callable[[], Any]) -> Callable[..., Any]:
+    """A function whose arguments, a tree of arrays, are placed on a mesh, with all axes left to XLA.
+
+    Args:
+        function: The function.
+        mesh: From `mesh_of`.
+        shardings: Gives the shardings of its result, or a prefix; asked for where the mesh has explicit axes.
+    """
+
+    pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    explicit = tuple(name for name, kind in pairs if kind is jax.sharding.AxisType.Explicit)
+    if explicit:
+        function = jax.sharding.auto_axes(function, axes=explicit, out_sharding=shardings())
+
+    def called(*args: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(mesh):
+            return function(*args)
+
+    return called
 
 
 def is_complex(aval: Any) -> bool:

@@ -3,22 +3,28 @@
 This module joins the frontends, which know model libraries, to the compiler, which knows step programs alone.
 """
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
-from foretrace._checks import is_whole, optional_count, require_choice, require_count, require_flag
+from foretrace._checks import is_whole, optional_count, require_bytes, require_choice, require_count, require_flag
 from foretrace._optional import load
 from foretrace.compiler import ETraceGraph, compile_program
 from foretrace.compiler.graph import Discover
 from foretrace.errors import ExampleInputError, NotSupportedError
 from foretrace.frontends import frontend_of, trace_model
 from foretrace.learners import Learner
+from foretrace.learners.budget.choice import choose
+from foretrace.learners.budget.measured import measured_for
 from foretrace.rules import ETraceConfig, Rule, find_rule, make_rule
 
 if TYPE_CHECKING:
     from foretrace.learners.module import ETraceVjpAlgorithm
     from foretrace.learners.vmap import ETraceVmap
+
+
+AUTO = "auto"
 
 
 class _HoldsStates(Protocol):
@@ -89,7 +95,8 @@ def compile(
     Args:
         model: A module of brainstate, Flax NNX, Flax linen or Equinox, or a function
             `step(params, state, *inputs) -> (state, out)`.
-        algorithm: A rule by name (`'D_RTRL'`, `'pp_prop'`, ..., in any case), by class, or an `ETraceConfig`.
+        algorithm: A rule by name (`'D_RTRL'`, `'pp_prop'`, ..., in any case), by class, or an `ETraceConfig`; or
+            `'auto'` for the best gradient that fits in `memory`.
         *example_inputs: The inputs of one step; only shapes, dtypes and units matter.
         params: The parameters of a step function, the variables of a linen module. Other modules hold theirs.
         state: The state before the first step. A brainstate module holds its own; an NNX or linen module may hold it,
@@ -99,10 +106,14 @@ def compile(
         verbose: Prints the report, at this level, where it is above 0.
         vmap: Whether the module is written for one sample and mapped over a batch of `batch_size`; example inputs have
             the batch axis in front all the same. The call site does not differ from that of a module with a batch axis.
-        **options: Options of the rule, and `control_flow`, `discover`, `block`, `vjp_method`, `check_finite`; for
-            models other than brainstate's also `window`, and what their frontend takes: `call` (how the module is
-            called, `"x, state -> out, state"`), `wrt` (a filter of the library: what learns), `kwargs` (fixed keyword
-            arguments of the call), `key` (Equinox) and `rngs` (linen) for random numbers.
+        **options: Options of the rule, and `control_flow`, `discover`, `block`, `vjp_method`, `check_finite`,
+            `weights` (the parameters that learn, by names or paths: no others have a trace or a gradient); for models
+            other than brainstate's also `window`, and what their frontend takes: `call` (how the module is called,
+            `"x, state -> out, state"`), `wrt` (a filter of the library: what learns), `kwargs` (fixed keyword
+            arguments of the call), `key` (Equinox) and `rngs` (linen) for random numbers. With `'auto'`: `memory`, the
+            bytes that a gradient may take beside inputs and targets (`"2GB"`, `"64 MiB"` or an int); `length`, the
+            steps in a sequence; and, to measure on data instead of random inputs, `sample`, a pair of inputs and
+            targets, time first, and `loss` as for `Learner.grad`.
 
     Returns:
         For a brainstate module a learner of the rule's class, its states initialised and its graph compiled, with
@@ -119,6 +130,9 @@ def compile(
         >>> learner(jnp.ones((2, 3))).shape
         (2, 4)
     """
+    if isinstance(algorithm, str) and algorithm.lower() == AUTO:
+        given = dict(params=params, state=state, batch_size=batch_size, seed=seed, vmap=vmap)
+        return _auto(model, example_inputs, options, verbose, given)
     rule = _chosen(algorithm)
     optional_count("batch_size", batch_size, "samples")
     require_flag("vmap", vmap)
@@ -151,6 +165,37 @@ def compile(
     return learner
 
 
+def _auto(model: Any, inputs: tuple[Any, ...], options: dict[str, Any], verbose: int, given: dict[str, Any]) -> Any:
+    """The learner of the best gradient that fits a memory."""
+    if given["vmap"]:
+        raise NotSupportedError('"auto" takes a model with a batch axis: leave out `vmap`, or name a rule.')
+    refused = [name for name in ("window", "block", "vjp_method") if name in options]
+    if refused:
+        raise TypeError(f'"auto" chooses `{refused[0]}` itself: leave it out, or name a rule.')
+    if "memory" not in options:
+        raise TypeError('"auto" needs `memory=`, the bytes that a gradient may take, such as `memory="200MB"`.')
+    memory = require_bytes("memory", options.pop("memory"))
+    asked = {name: options.pop(name, None) for name in ("length", "sample", "loss")}
+    given = {name: value for name, value in given.items() if value is not None}
+    base = compile(model, "BPTT", *inputs, **given, **options)
+    choice = choose(measured_for(base, **asked), memory)
+    explicit = choice.chosen.candidate
+    held = getattr(frontend_of(model), "holder", None) is not None
+    if not held:
+        learner = dataclasses.replace(
+            base, rule=explicit.rule, window=explicit.window, block=explicit.block, choice=choice
+        )
+    else:
+        learner = compile(
+            model, explicit.rule, *inputs, **given, **options, window=explicit.window, block=explicit.block
+        )
+        learner.choice = choice
+    if verbose:
+        print(learner.graph.explain(verbose))
+        print(choice)
+    return learner
+
+
 def _chosen(algorithm: Any) -> Any:
     """The rule that a user means, as a class, a record or a config: what can be refused of it is refused here."""
     if isinstance(algorithm, str):
@@ -164,7 +209,7 @@ def _chosen(algorithm: Any) -> Any:
 
 
 def _pure_learner(model: Any, rule: Any, inputs: Any, params: Any, state: Any, options: dict[str, Any]) -> Learner:
-    own = {name: options.pop(name) for name in ("block", "window", "check_finite") if name in options}
+    own = {name: options.pop(name) for name in ("block", "window", "check_finite", "weights") if name in options}
     of_graph = ("control_flow", "discover", *frontend_of(model).options)
     tracing = {name: options.pop(name) for name in of_graph if name in options}
     method = options.pop("vjp_method", "single-step")

@@ -85,7 +85,7 @@ GROUPS = {
     "untraced register_primitive",
     "graph and report": "ETraceGraph CompilationReport HistoryKind ControlFlowPolicy",
     "errors": "CompilationError NotSupportedError NonFiniteError",
-    "subpackages": "nn tasks train viz",
+    "subpackages": "nn rl tasks train viz",
 }
 
 

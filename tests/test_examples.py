@@ -1,5 +1,6 @@
 """Every example runs on its own, without a warning, and prints what it is there to show."""
 
+import os
 import re
 import subprocess
 import sys
@@ -17,11 +18,11 @@ slow = [pytest.param(name, marks=pytest.mark.slow) for name in FRAMEWORKS]
 _printed: dict[str, str] = {}
 
 
-def run(name: str) -> str:
+def run(name: str, **environment: str) -> str:
     """What an example prints; each is run once."""
     if name not in _printed:
         command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
         assert done.returncode == 0, done.stderr
         _printed[name] = done.stdout
     return _printed[name]
@@ -49,11 +50,13 @@ def test_every_example_is_run() -> None:
         *REPORTS,
         *FRAMEWORKS,
         "compare_rules",
+        "many_devices",
         "own_task",
         "pictures",
         "resume",
         "river_stream",
         "stream",
+        "streaming_agent",
     }
 
 
@@ -116,3 +119,18 @@ def test_stream_sees_the_change_and_goes_on() -> None:
     assert changed > 3 * calm
     assert learned < changed / 2
     assert "6000 steps, goes on after 6000: 6500" in printed
+
+
+def test_devices_share_the_batch_and_give_the_same_gradient() -> None:
+    printed = run("many_devices", XLA_FLAGS="--xla_force_host_platform_device_count=4")
+    assert "4 devices" in printed
+    assert "'data'" in printed
+    assert "the same gradient" in printed
+
+
+@pytest.mark.slow
+def test_agent_remembers_where_the_whole_episode_is_credited() -> None:
+    whole = numbers(run("streaming_agent"), r"^whole episode.* (\d\.\d\d) at last$")
+    one = numbers(run("streaming_agent"), r"^one step.* (\d\.\d\d) at last$")
+    assert min(whole) > 0.8
+    assert min(whole) > max(one)

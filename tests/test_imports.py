@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "learners": BASE | set(PIPELINE) | {"frontends"},
     "entry": BASE | set(PIPELINE) | {"frontends", "learners"},
 }
-ABOVE = {"tasks", "viz", "train", "cli"}
+ABOVE = {"tasks", "viz", "train", "rl", "cli"}
 MAY_IMPORT |= {part: set(MAY_IMPORT) | ABOVE | {"__init__"} for part in (*sorted(ABOVE), "__main__")}
 MAY_IMPORT["compat"] = (
     BASE | set(PIPELINE) | {"frontends", "learners", "entry", "nn"}

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import foretrace as ft
-from foretrace import compat, tasks, train, viz
+from foretrace import compat, rl, tasks, train, viz
 
 # Names that scripts of the field rely on, with the parameters they pass by name.
 CALLED_WITH = {
@@ -72,7 +72,7 @@ def test_name_is_documented(name: str) -> None:
     assert (f"`foretrace.{name}`" if inspect.ismodule(value) else f"::: foretrace.{name}\n") in REFERENCE
 
 
-@pytest.mark.parametrize("part", [tasks, train, viz], ids=lambda part: part.__name__)
+@pytest.mark.parametrize("part", [rl, tasks, train, viz], ids=lambda part: part.__name__)
 def test_names_of_a_part_are_in_the_reference(part: ModuleType) -> None:
     # A function in a file of its own name is told from that file by its name twice.
     entry = rf"^::: {re.escape(part.__name__)}\.(\w+)(?:\.\1)?$"

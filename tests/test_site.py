@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import foretrace as ft
-from foretrace import compat, tasks, train, viz
+from foretrace import compat, rl, tasks, train, viz
 
 for tool in ("mkdocs", "material", "mkdocstrings", "latex2mathml"):
     pytest.importorskip(tool, reason="the pages are built with the extra `docs`")
@@ -99,7 +99,7 @@ def reference(site: Path) -> dict[str, Entry]:
 
 def public_names() -> set[str]:
     """The names of the package and its parts, without the parts themselves."""
-    names = {part: part.__all__ for part in (ft, tasks, train, viz)}
+    names = {part: part.__all__ for part in (ft, rl, tasks, train, viz)}
     names[compat] = [name for name in compat.__all__ if name not in ft.__all__]
     return {
         f"{part.__name__}.{name}"

@@ -156,7 +156,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", type=name_value, default=[], metavar="NAME=VALUE", help="a setting of the task"
     )
     network = parser.add_argument_group("the network (default: the published one; `foretrace tasks TASK` shows it)")
-    network.add_argument("--cell", metavar="CELL", help="LIF, ALIF, GIF, RNN, GRU, LSTM or LRU")
+    network.add_argument("--cell", metavar="CELL", help="LIF, ALIF, GIF, RNN, GRU, LSTM, LRU or RTU")
     network.add_argument("--hidden", type=whole, metavar="N", help="neurons or units, in each layer")
     network.add_argument("--layers", type=whole, metavar="N", help="layers")
     network.add_argument(

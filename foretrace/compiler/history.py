@@ -140,6 +140,7 @@ class Detour(enum.Enum):
     WEIGHT = "another weight"
     INDEX = "an index that data decides"
     MIXING = "mixing"
+    STEPS = "whole numbers, which have no derivative"
 
 
 INDEXED = frozenset(
@@ -155,7 +156,7 @@ def detour(graph: "ETraceGraph", occurrence: Occurrence) -> tuple[Detour, str]:
     for eqn in graph.patterns.first_mixing(occurrence.y_var, graph.program.hidden_outvars):
         indexed = Detour.INDEX if eqn.primitive.name in INDEXED else Detour.MIXING
         found.setdefault(Detour.WEIGHT if operators & set(eqn.outvars) else indexed, eqn.primitive.name)
-    return next((kind, found[kind]) for kind in Detour if kind in found)
+    return next(((kind, found[kind]) for kind in Detour if kind in found), (Detour.STEPS, occurrence.primitive.name))
 
 
 def _untraced(graph: "ETraceGraph", occurrence: Occurrence) -> str:

@@ -58,6 +58,8 @@ def in_step_gradient(
         if occurrence.y_var in without:
             continue
         for weight in occurrence.weights:
+            if weight.var not in plan.weight_vars:
+                continue
             part = further.pop((weight.var, occurrence.y_var), None)
             total = own if part is None else own + part
             edges = plan.products.get((occurrence.y_var, weight.var))

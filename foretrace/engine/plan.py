@@ -28,6 +28,7 @@ from foretrace.compiler.structure import Known
 from foretrace.engine.edges import Bilinear, Edges, Sparse, edges_for, structured_edges
 from foretrace.engine.memory import trace_records
 from foretrace.engine.places import Places
+from foretrace.program.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel
 from foretrace.program.records import StepProgram
 from foretrace.program.walks import needed_eqns
 
@@ -108,6 +109,8 @@ class Plan:
         bypassed: The numbers of the groups whose past an output reads beside their new states.
         differentiable: Variables through which a derivative can run within the step.
         aside: Relations, by the identity of their `y`, whose `y` also acts otherwise than directly on its one group.
+        learned: The places of the parameters that learn. All others are constants: values made of them alone are among
+            `mark_vars`, and have neither links nor gradients.
     """
 
     graph: ETraceGraph
@@ -120,6 +123,7 @@ class Plan:
     bypassed: frozenset[int]
     differentiable: frozenset[Var] = field(repr=False)
     aside: frozenset[Var] = field(repr=False)
+    learned: frozenset[int]
 
     @one_line
     def __repr__(self) -> Iterator[str]:
@@ -193,17 +197,26 @@ class Plan:
         return frozenset([*self.jaxpr.constvars, *self.weight_vars, *self.mark_vars, *self.program.param_invars])
 
 
-def make_plan(graph: ETraceGraph) -> Plan:
-    """Works out the tables of a graph."""
+def make_plan(graph: ETraceGraph, learned: frozenset[int] | None = None) -> Plan:
+    """Works out the tables of a graph.
+
+    Args:
+        graph: The graph.
+        learned: The places of the parameters that learn; None for all.
+    """
+    every = frozenset(range(len(graph.program.params)))
+    learned = every if learned is None else learned
     made = graph.values.meeting_data()
-    weight_vars = tuple(var for var in made if is_float(var.aval))
-    mark_vars = tuple(var for var in made if not is_float(var.aval))
+    weight_vars = tuple(var for var in made if is_float(var.aval) and graph.values.parameters[var] & learned)
+    mark_vars = tuple(var for var in made if var not in weight_vars)
     jaxpr = graph.program.jaxpr
     linear = {id(o.eqn): o for o in graph.occurrences if o.kind is OccurrenceKind.LINEAR}
     known = Known(graph.values.data_jaxpr, graph.program.consts)
     links = _links(graph, weight_vars, known)
     return Plan(
-        graph=dataclasses.replace(graph, further_records=lambda: trace_records(links)),
+        graph=dataclasses.replace(
+            graph, further_records=lambda: [*trace_records(links), *_constant_records(graph, every - learned)]
+        ),
         weight_vars=weight_vars,
         mark_vars=mark_vars,
         weights_jaxpr=new_jaxpr(
@@ -215,7 +228,16 @@ def make_plan(graph: ETraceGraph) -> Plan:
         bypassed=frozenset(g.index for g in graph.hidden_groups if is_bypassed(graph, g)),
         differentiable=_differentiable(graph, linear, weight_vars),
         aside=frozenset(r.y_var for r in graph.hidden_param_op_relations if acts_aside(graph, r)),
+        learned=learned,
     )
+
+
+def _constant_records(graph: ETraceGraph, constant: Iterable[int]) -> list[CompilationRecord]:
+    """What is said of the parameters that do not learn."""
+    kind, level = DiagnosticKind.PARAMETER_CONSTANT, DiagnosticLevel.INFO
+    text = "`{}` is not among `weights`: it is a constant here, without a trace, and its gradient is zero."
+    leaves = [graph.program.params[index] for index in sorted(constant)]
+    return [CompilationRecord(kind, level, text.format(leaf.name), "", leaf.path) for leaf in leaves]
 
 
 def _products(linear: Iterable[Occurrence], known: Known) -> dict[tuple[Var, Var], Edges]:
@@ -238,6 +260,8 @@ def _links(graph: ETraceGraph, weight_vars: Sequence[Var], known: Known) -> tupl
             for group, reach, jaxpr in parts
         ]
         for weight in relation.occurrence.weights:
+            if weight.var not in weight_vars:
+                continue
             edges = edges_for(relation.occurrence, weight, known)
             for group, jaxpr, places, slots in reached:
                 place = weight_vars.index(weight.var)

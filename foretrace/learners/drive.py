@@ -6,8 +6,8 @@ the sequence into blocks, takes the trace through each, and adds the gradients u
 and never the result. `drive_windows` gives exact credit within windows instead, and the trace beyond them.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +54,7 @@ def drive(
     forward: Forward,
     block: int | None,
     gradients: bool = True,
+    asked: Collection[int] | None = None,
 ) -> tuple[list[jax.Array] | None, States, Any, Any]:
     """Takes a rule over a sequence under constant parameters.
 
@@ -67,24 +68,46 @@ def drive(
         forward: Runs a block.
         block: Steps in a block; None to choose by size.
         gradients: Whether there are losses.
+        asked: The places of the plan's parameters whose gradient is asked for; None for all that learn.
 
     Returns:
-        The gradient of the summed losses (None without losses), the states, the trace, and what was collected.
+        The gradient of the summed losses, zeros for what is not asked for (None without losses), the states, the trace,
+        and what was collected.
     """
     size = 1 if plan.pulls_each_step else steps_in_block(plan, rule, block, length_of(items))
-    zeros = [jnp.zeros(jnp.shape(p), jnp.result_type(p)) for p in params] if gradients else None
     own = params[: len(plan.program.params)]
+    # Sums are carried for what learns alone; a rule's zeros for constants are not even added up.
+    learned = [
+        place
+        for place in range(len(params))
+        if place >= len(own) or place in (plan.learned if asked is None else asked)
+    ]
+    zeros = [_zeros(params[place]) for place in learned] if gradients else None
 
     def advance(carry: Any, part: Any) -> tuple[Any, Any]:
         states, trace, total = carry
         ran = forward(params, states, part)
         found, trace = rule.advance(plan, own, Block(ran.steps, ran.cotangents, ran.external), trace)
         if total is not None and found is not None:
-            total = [a + b for a, b in zip(total, [*found, *ran.further], strict=True)]
+            parts = [*found, *ran.further]
+            total = [a + parts[place] for a, place in zip(total, learned, strict=True)]
         return (ran.states, trace, total), ran.collected
 
     (states, trace, total), collected = scan_blocks(advance, (states, trace, zeros), items, size)
+    if total is not None:
+        summed = dict(zip(learned, total, strict=True))
+        total = [summed[place] if place in summed else _zeros(value) for place, value in enumerate(params)]
     return total, states, trace, collected
+
+
+def _zeros(value: Any) -> jax.Array:
+    return jnp.zeros(jnp.shape(value), jnp.result_type(value))
+
+
+def _constants_held(plan: Plan, params: Sequence[Any]) -> list[Any]:
+    """The parameters, those that do not learn without a derivative."""
+    constant = frozenset(range(len(plan.program.params))) - plan.learned
+    return [jax.lax.stop_gradient(value) if place in constant else value for place, value in enumerate(params)]
 
 
 WindowForward = Callable[[Sequence[Any], States, Any], tuple[jax.Array, Ran]]
@@ -119,14 +142,15 @@ def drive_windows(
         NotSupportedError: The rule learns from a signal from outside.
     """
     require_windows(rule)
-    zeros = [jnp.zeros(jnp.shape(p), jnp.result_type(p)) for p in params]
+    forward = forward if rule.segment is None else _in_segments(forward, rule.segment)
+    zeros = [_zeros(p) for p in params]
     own, further = params[: len(plan.program.params)], zeros[len(plan.program.params) :]
 
     def advance(carry: Any, part: Any) -> tuple[Any, Any]:
         states, trace, total = carry
 
         def loss(params: Any, hidden: Any) -> Any:
-            value, ran = forward(params, states._replace(hidden=hidden), part)
+            value, ran = forward(_constants_held(plan, params), states._replace(hidden=hidden), part)
             return (value, ran.states.hidden), ran
 
         (value, end), pullback, ran = jax.vjp(loss, list(params), list(states.hidden), has_aux=True)
@@ -140,3 +164,25 @@ def drive_windows(
 
     (states, trace, total), collected = scan_blocks(advance, (states, trace, zeros), items, window)
     return total, states, trace, collected
+
+
+def _in_segments(forward: WindowForward, segment: int) -> WindowForward:
+    """The same window, of which reverse mode keeps the states between segments alone and runs the rest again.
+
+    What each step starts from is not given: a rule that keeps no trace has no use for it.
+    """
+
+    def run(params: Sequence[Any], states: States, part: Any) -> tuple[jax.Array, Any]:
+        value, ran = forward(params, states, part)
+        return value, ran._replace(steps=cast(Step, None))
+
+    def whole(params: Sequence[Any], states: States, items: Any) -> tuple[jax.Array, Ran]:
+        def one(states: States, part: Any) -> tuple[States, Any]:
+            value, ran = jax.checkpoint(run)(list(params), states, part)
+            losses = jnp.zeros(length_of(part), value.dtype).at[0].set(value)
+            return ran.states, (losses, ran.collected)
+
+        states, (losses, collected) = scan_blocks(one, states, items, segment)
+        return jnp.sum(losses), Ran(states, cast(Step, None), None, collected)
+
+    return whole

@@ -37,7 +37,7 @@ from foretrace.learners.recording import OtherForm, StepFunction, TracedStep, tr
 from foretrace.learners.sequences import TraceForm, begin_optimizer, check_mask, length_of, sequence_advice
 from foretrace.learners.traced_sequence import Begin, TracedSequence
 from foretrace.program.diagnostics import Path
-from foretrace.program.records import path_name
+from foretrace.program.records import path_name, quoted
 from foretrace.rules.rule import Rule
 
 
@@ -54,6 +54,7 @@ class SequenceDriverMixin:
     model: Any
     rule: Rule
     block: int | None
+    window: int | None
     check_finite: bool
     etrace: Any
     _executor: ModuleExecutor
@@ -93,11 +94,12 @@ class SequenceDriverMixin:
             *sequences: Pytrees with time as the first axis; `step_fn` gets one item of each.
             step_fn: Calls the learner exactly once and returns the loss of a step, one number.
             mask: Weights `(T,)` of the losses. States and traces run on where it is zero.
-            chunk_size: Steps in a window of exact credit; a shorter last window is allowed. None for online credit.
+            chunk_size: Steps in a window of exact credit; a shorter last window is allowed. None for the learner's
+                `window`, which by default is online credit.
                 From 2 on, `step_fn` may also be one for windows: it then takes `k` items, calls the learner with
                 `MultiStepData`, and returns `k` losses.
             weights: Parameters to differentiate by: a mapping to `ParamState`s, or some of them, their paths or names.
-                By default all parameters of the model. Parameters outside of the model count too.
+                By default all parameters of the model that learn. Parameters outside of the model count too.
             reduction: `'mean'` divides by the sum of the mask, but at least 1 (by `T` without one); `'sum'` does not.
             loss_output: The losses as `'per_step'`, `'masked'`, or reduced as `'scalar'`.
             has_aux: Whether `step_fn` returns `(loss, aux)`.
@@ -125,7 +127,9 @@ class SequenceDriverMixin:
         require_flag("return_value", return_value)
         length = _checked_length(sequences, mask)
         chosen = self._chosen(weights)
-        exact = self.executor.is_multi_step_vjp or self.rule.exact or _checked_chunk(chunk_size) > 1
+        windows = self.window is not None and chunk_size is None
+        chunk_size = self.window if windows else chunk_size
+        exact = self.executor.is_multi_step_vjp or self.rule.exact or windows or _checked_chunk(chunk_size) > 1
         pieces = self._pieces(sequences, mask, step_fn, chunk_size, has_aux, shifted=not exact)
         total, collected = self._run(pieces, list(chosen.values()), exact, chunk_size)
         norm = _norm(length, mask) if reduction == "mean" else 1
@@ -345,8 +349,9 @@ class SequenceDriverMixin:
 
     def _chosen(self, weights: Any) -> dict[Any, brainstate.ParamState]:
         """The parameters to differentiate by, by the key that their gradient gets."""
+        constant = self.executor.constant_paths
         if weights is None:
-            return dict(self.param_states.items())
+            return {path: state for path, state in self.param_states.items() if path not in constant}
         if isinstance(weights, Mapping):
             chosen = dict(weights.items())
         else:
@@ -356,6 +361,13 @@ class SequenceDriverMixin:
         strange = [key for key, state in chosen.items() if not isinstance(state, brainstate.ParamState)]
         if strange:
             raise TypeError(f"Not a `ParamState`: {', '.join(map(str, strange))}. `weights` are parameters.")
+        held = {id(self.param_states[path]): path for path in constant}
+        refused = [held[id(state)] for state in chosen.values() if id(state) in held]
+        if refused:
+            raise ValueError(
+                f"{quoted(*refused)} does not learn: the learner was compiled with `weights` that leave it out, and "
+                "keeps no trace of it. Name it there too."
+            )
         return chosen
 
     def _find(self, weight: Any) -> tuple[Path, brainstate.ParamState]:

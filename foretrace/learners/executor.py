@@ -23,6 +23,7 @@ from foretrace.frontends.brainstate import ModuleSplit
 from foretrace.frontends.trees import TreeSpec, form_text, tree_spec
 from foretrace.learners.data import one_step, stack_inputs
 from foretrace.learners.unjitted import Calls
+from foretrace.learners.weights import learned_parameters
 from foretrace.program.control_flow import ControlFlowPolicy
 from foretrace.program.diagnostics import Path
 
@@ -35,6 +36,7 @@ class ModuleExecutor:
         vjp_method: `'single-step'` for online credit, `'multi-step'` for exact credit inside a window.
         control_flow: What becomes of `cond`, `scan` and `while`.
         discover: Which operators are traced; see `foretrace.compile_etrace_graph`.
+        weights: The parameters that learn, by names or paths; None for all.
     """
 
     def __init__(
@@ -43,11 +45,13 @@ class ModuleExecutor:
         vjp_method: str = "single-step",
         control_flow: ControlFlowPolicy | None = None,
         discover: Discover = "auto",
+        weights: Any = None,
     ) -> None:
         require_choice("vjp_method", vjp_method, ("single-step", "multi-step"))
         if not isinstance(model, brainstate.nn.Module):
             raise TypeError(f"A learner takes a brainstate.nn.Module; got {type(model).__name__}.")
         self.model, self.vjp_method, self.control_flow, self.discover = model, vjp_method, control_flow, discover
+        self.weights = weights
         self.keywords: tuple[str, ...] = ()
         self.calls = Calls()
         self._plan: Plan | None = None
@@ -73,7 +77,8 @@ class ModuleExecutor:
             return False
         traced = trace_model(self.model, *args, named=kwargs, control_flow=self.control_flow)
         graph = compile_program(traced, discover=self.discover)
-        self._plan, self.keywords = make_plan(graph), tuple(kwargs)
+        self._plan = make_plan(graph, learned_parameters(graph.program, self.weights))
+        self.keywords = tuple(kwargs)
         self._fit = self._phase(traced, args, kwargs)
         return True
 
@@ -119,6 +124,12 @@ class ModuleExecutor:
     def graph(self) -> ETraceGraph:
         """The compiled graph."""
         return self.plan.graph
+
+    @property
+    def constant_paths(self) -> frozenset[Path]:
+        """The parameters of which no array learns."""
+        params, learned = self.plan.program.params, self.plan.learned
+        return frozenset(leaf.owner for leaf in params) - {params[index].owner for index in learned}
 
     @property
     def traced(self) -> TracedModel:

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
 
 from foretrace._checks import optional_count, require_count, require_flag
 from foretrace._optional import is_instance
@@ -27,6 +28,7 @@ from foretrace.engine.sequence import States, run_steps, scan_blocks
 from foretrace.errors import ExampleInputError
 from foretrace.frontends import TracedModel
 from foretrace.frontends.trees import form_text
+from foretrace.learners.devices import Shardings, on_devices, output_spec, shardings_of, specs
 from foretrace.learners.differentiable import DifferentiableCall, make_call
 from foretrace.learners.drive import Ran, drive, drive_windows
 from foretrace.learners.losses import check_loss_call, checked_loss, reads_params, split_loss, warn_of_constants
@@ -40,6 +42,7 @@ from foretrace.learners.sequences import (
 )
 from foretrace.learners.training import Trainable
 from foretrace.learners.unjitted import Calls
+from foretrace.learners.weights import learned_parameters
 from foretrace.rules.registry import make_rule
 from foretrace.rules.rule import Rule, require_windows
 
@@ -74,6 +77,8 @@ class Learner:
         block: Steps in a block; None to choose by size. It changes the speed alone.
         window: Steps with exact credit, by reverse mode; None for online credit alone.
         check_finite: Whether NaN and infinities are reported where they first appear.
+        weights: The parameters that learn, by names or paths; None for all. The others are constants.
+        choice: Where `"auto"` chose the rule, what it chose and why, a `Choice`; None elsewhere.
     """
 
     graph: ETraceGraph
@@ -81,6 +86,8 @@ class Learner:
     block: int | None = None
     window: int | None = None
     check_finite: bool = False
+    weights: Any = None
+    choice: Any = dataclasses.field(default=None, repr=False)
     plan: Plan = dataclasses.field(init=False, repr=False)
     _calls: Calls = dataclasses.field(init=False, repr=False, default_factory=Calls)
 
@@ -90,6 +97,8 @@ class Learner:
         yield self.graph.sizes
         yield f"blocks of {self.block}" if self.block else ""
         yield f"windows of {self.window}" if self.window else ""
+        whole = len(self.plan.program.params)
+        yield "" if len(self.plan.learned) == whole else f"{len(self.plan.learned)} of {whole} parameters learn"
 
     def _repr_html_(self) -> str:
         return report_cell(self.report, repr(self))
@@ -100,7 +109,7 @@ class Learner:
         require_flag("check_finite", self.check_finite)
         if self.window is not None:
             require_windows(self.rule)
-        object.__setattr__(self, "plan", make_plan(self.graph))
+        object.__setattr__(self, "plan", make_plan(self.graph, learned_parameters(self.graph.program, self.weights)))
         object.__setattr__(self, "graph", self.plan.graph)
 
     def __deepcopy__(self, memo: Any) -> "Learner":
@@ -152,7 +161,7 @@ class Learner:
             >>> learner.with_rule("BPTT").rule.name
             'BPTT'
         """
-        return dataclasses.replace(self, rule=make_rule(rule, **options))
+        return dataclasses.replace(self, rule=make_rule(rule, **options), choice=None)
 
     def init(self, state: Any = None) -> Carry:
         """The carry before a sequence that starts from a state, with empty traces.
@@ -167,6 +176,35 @@ class Learner:
         state = self._given(state)
         self.model.flatten_state(state)
         return Carry(state, self.rule.init(self.plan))
+
+    def shardings(self, mesh: Mesh, *, batch: str | None = None, units: str | None = None) -> Shardings:
+        """Where parameters, states and traces are placed on many devices; place them there, and call as on one.
+
+        Args:
+            mesh: The devices, from `jax.make_mesh`; its axes may be automatic or explicit.
+            batch: The axis of the mesh that the batch is shared out over, the first axis of inputs and states; None to
+                keep it whole.
+            units: The axis that units are shared out over: the last axis of hidden states, and of the parameters and
+                traces that have an axis of that size there; None to keep them whole.
+
+        Returns:
+            `params`, `carry` and `sequence`, for `jax.device_put`.
+
+        Raises:
+            ValueError: The mesh has no such axis, or the batch or the units cannot be divided by it.
+
+        Examples:
+            >>> import jax, jax.numpy as jnp
+            >>> import foretrace as ft
+            >>> step = lambda w, h, x: (0.5 * h + x @ w, h)
+            >>> learner = ft.compile(step, "D_RTRL", jnp.ones((4, 3)), params=jnp.ones((3, 2)), state=jnp.zeros((4, 2)))
+            >>> mesh = jax.make_mesh((1,), ("data",))
+            >>> shardings = learner.shardings(mesh, batch="data")
+            >>> carry = jax.device_put(learner.init(), shardings.carry)
+            >>> tuple(shardings.carry.state.spec), tuple(shardings.sequence.spec)
+            (('data', None), (None, 'data'))
+        """
+        return shardings_of(self, mesh, batch, units)
 
     def step(self, params: Any, carry: Carry, *inputs: Any, external: Any = None) -> tuple[Carry, Any]:
         """Runs one step, for loops of one's own; differentiate what follows from it by `jax.grad`.
@@ -275,6 +313,14 @@ class Learner:
         self, params: Any, carry: Carry, given: tuple[Any, ...], loss: Callable[..., Any], has_aux: bool = False
     ) -> tuple[Any, Carry, Any]:
         """As `grad`, of `(xs, ys, mask, external)`, with losses, aux and what was observed of finite values."""
+        learned = self.model.split.params_of(params)
+        found = lambda params, carry, given: self._grad_there(params, carry, given, loss, has_aux)
+        return on_devices(found, (learned, carry, given), lambda: (specs(learned), specs(carry), PartitionSpec()))
+
+    def _grad_there(
+        self, params: Any, carry: Carry, given: tuple[Any, ...], loss: Callable[..., Any], has_aux: bool
+    ) -> tuple[Any, Carry, Any]:
+        """As `_grad`, of arrays whose places are left to XLA."""
         flat, states, trace, items = self._prepare(params, carry, *given)
         if not self.plan.program.outputs:
             raise ValueError(
@@ -282,11 +328,10 @@ class Learner:
                 "beside the state, `return state, out`."
             )
         check_loss_call(loss, targets=given[1] is not None)
-        learned = self.model.split.params_of(params)
-        read = jax.tree.structure(learned) if reads_params(loss) else None
+        read = jax.tree.structure(params) if reads_params(loss) else None
         losses = Losses(self, loss, given[1] is not None, has_aux, read)
-        losses.warn_of_constants(learned, items)
-        flat += [] if read is None else jax.tree.leaves(learned)
+        losses.warn_of_constants(params, items)
+        flat += [] if read is None else jax.tree.leaves(params)
         start = (self.plan, self.rule, flat, states, trace, items)
         window = length_of(items) if self.rule.exact and self.window is None else self.window
         if window is None:
@@ -314,6 +359,16 @@ class Learner:
         Returns:
             The carry after the sequence, and the outputs, time first.
         """
+        learned = self.model.split.params_of(params)
+        like = lambda: (specs(carry), output_spec(self.plan.program.outputs, xs), PartitionSpec())
+        after, outputs, flags = on_devices(self._evolve, (learned, carry, xs, external), like)
+        if self.check_finite:
+            self._require_finite(parameter_flags(self.model.flatten_params(params), 1), flags, after)
+        self._calls.note("evolve", params, after, xs)
+        return after, self.model.unflatten_output(outputs)
+
+    def _evolve(self, params: Any, carry: Carry, xs: Any, external: Any) -> tuple[Carry, list[Any], Any]:
+        """The carry after a sequence, the flat outputs, and what was observed of finite values."""
         flat, states, trace, items = self._prepare(params, carry, xs, None, None, external)
 
         def forward(params: Sequence[Any], states: States, part: Any) -> Ran:
@@ -324,11 +379,7 @@ class Learner:
         _, states, trace, (outputs, flags) = drive(
             self.plan, self.rule, flat, states, trace, items, forward, self.block, gradients=False
         )
-        after = self._carry(states, trace)
-        if self.check_finite:
-            self._require_finite(parameter_flags(flat, 1), flags, after)
-        self._calls.note("evolve", params, after, xs)
-        return after, self.model.unflatten_output(outputs)
+        return self._carry(states, trace), outputs, flags
 
     def run(self, params: Any, state: Any, xs: Any) -> tuple[Any, Any]:
         """Runs the model over a sequence as it is used after training: without a loss, and without traces.
@@ -344,8 +395,12 @@ class Learner:
         state = self.model.split.state_of(state.state if isinstance(state, Carry) else state)
         params = self.model.split.params_of(params)
         _flatten_sequence(self.model, xs)
-        given = self.model.as_inputs(xs)
-        return jax.lax.scan(lambda state, x: self.model.split.evaluated(params, state, *x), state, given)
+
+        def ran(params: Any, state: Any, xs: Any) -> tuple[Any, Any]:
+            one = lambda state, x: self.model.split.evaluated(params, state, *x)
+            return jax.lax.scan(one, state, self.model.as_inputs(xs))
+
+        return on_devices(ran, (params, state, xs), lambda: (specs(state), output_spec(self.plan.program.outputs, xs)))
 
     def train(
         self,
@@ -393,8 +448,11 @@ class Learner:
             params = jax.tree.map(lambda p, u: (p + u).astype(jnp.result_type(p)), params, updates)
             return (params, opt_state, carry), (losses, flags, of_params)
 
-        (params, opt_state, carry), (losses, flags, of_params) = scan_blocks(
-            period, (params, opt_state, carry), items, update_every
+        before = (params, opt_state, carry)
+        (params, opt_state, carry), (losses, flags, of_params) = on_devices(
+            lambda *before: scan_blocks(period, before[:3], before[3], update_every),
+            (*before, items),
+            lambda: (specs(before), PartitionSpec()),
         )
         if self.check_finite:
             self._require_finite(of_params, flags, carry)

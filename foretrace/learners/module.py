@@ -45,7 +45,7 @@ from foretrace.rules.hybrid import Hybrid
 from foretrace.rules.options import rule_of_config
 from foretrace.rules.pp_prop import pp_prop
 from foretrace.rules.registry import make_rule
-from foretrace.rules.rule import Rule
+from foretrace.rules.rule import Rule, require_windows
 from foretrace.rules.snap import note_neighbourhoods
 from foretrace.rules.uoro import UORO
 
@@ -81,6 +81,10 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         control_flow: What becomes of `cond`, `scan` and `while`.
         discover: Which operators are traced; see `foretrace.compile_etrace_graph`.
         block: Steps in a block; None to choose by size. It changes the speed alone.
+        weights: The parameters that learn, by names or paths; None for all. The others are constants: they have no
+            trace, `etrace_grad` leaves them out, and `brainstate.transform.grad` gives zeros for them.
+        window: Steps with exact credit in `fit` and, where it gets no `chunk_size`, in `etrace_grad`; None for online
+            credit alone.
         check_finite: Whether `etrace_grad`, `etrace_evolve` and `etrace_train` report NaN and infinities where they
             first appear. States, traces and parameters are then as before the call.
         config: The rule by its parts, for the classes of D-RTRL, pp_prop and UORO: another rule with traces of the
@@ -95,6 +99,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         etrace: The state with the rule's trace.
         rule_class: The rule of the class, where none is given.
         maps_samples: Whether it maps a model of one sample over a batch.
+        choice: Where `"auto"` chose the rule, what it chose and why; None elsewhere.
     """
 
     rule_class: ClassVar[type[Rule] | None] = None
@@ -112,6 +117,8 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         control_flow: ControlFlowPolicy | None = None,
         discover: Discover = "auto",
         block: int | None = None,
+        weights: Any = None,
+        window: int | None = None,
         check_finite: bool = False,
         config: ETraceConfig | None = None,
         rule: Rule | ETraceConfig | type[Rule] | None = None,
@@ -128,8 +135,12 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         method, policy = options.pop("vjp_method"), options.pop("control_flow")
         self.model, self.block, self.fast_solve, self.check_finite = model, block, options["fast_solve"], check_finite
         self.rule = self._made_rule(rule, options)
-        self._executor = ModuleExecutor(model, method, policy, discover)
+        self._executor = ModuleExecutor(model, method, policy, discover, weights)
         self._compiled_call: DifferentiableCall | None = None
+        self.window = optional_count("window", window)
+        self.choice: Any = None
+        if self.window is not None:
+            require_windows(self.rule)
         self._is_probe = False
         self._standing: Any = None
         self._pure: Learner | None = None
@@ -223,14 +234,16 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         """Lets another module with the model's states stand for its step; the graph is to be compiled for it."""
         if self.executor.model is not model:
             before = self.executor
-            self._executor = ModuleExecutor(model, before.vjp_method, before.control_flow, before.discover)
+            given = (before.vjp_method, before.control_flow, before.discover, before.weights)
+            self._executor = ModuleExecutor(model, *given)
             self._compiled_call, self.etrace = None, None
 
     @property
     def pure(self) -> Learner:
         """The pure learner: this one holds its carry, and the parameters."""
         if self._pure is None or self._pure.graph is not self.graph or self._pure.rule is not self.rule:
-            self._pure = Learner(self.graph, self.rule, block=self.block, check_finite=self.check_finite)
+            options: dict[str, Any] = dict(block=self.block, window=self.window, check_finite=self.check_finite)
+            self._pure = Learner(self.graph, self.rule, weights=self.executor.weights, choice=self.choice, **options)
         return self._pure
 
     @property

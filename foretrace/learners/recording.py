@@ -211,7 +211,7 @@ def trace_step(
         return Called(value, result, recorder.steps, recorder.external, flags)
 
     plan = learner.executor.plan
-    weights = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in plan.weight_vars]
+    weights = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in (*plan.weight_vars, *plan.mark_vars)]
     shifts = jax.eval_shape(lambda: zero_shifts(plan, length)) if shifted else None
     stateful = brainstate.transform.StatefulFunction(run, return_only_write=False)
     arguments = (weights, shifts, tuple(items))

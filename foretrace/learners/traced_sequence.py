@@ -59,6 +59,10 @@ class TracedSequence:
         self._params = {path: state for path, state in bound.items() if path in form.parts}
         self._paths = {id(state): path for path, state in bound.items() if path not in form.parts}
         wanted = set(map(id, trained))
+        owners = {path for path, state in self._params.items() if id(state) in wanted}
+        places = enumerate(self.plan.program.params)
+        # Of what is not asked for, no gradient is added up; the traces of all that learns run on.
+        self._asked = frozenset(i for i, leaf in places if leaf.owner in owners and i in self.plan.learned)
         self._further: dict[int, tuple[brainstate.ParamState, Any]] = {
             id(state): (state, jax.tree.structure(state.value)) for state in traced.states if id(state) in wanted
         }
@@ -135,7 +139,7 @@ class TracedSequence:
         else:
             losses, size = self.traced.loss_tree.num_leaves > 0, self._calls_in_block(items)
             forward = self._online if losses else lambda *given: self._plain(*given)[1]
-            total, states, trace, collected = drive(*start, forward, size, losses)
+            total, states, trace, collected = drive(*start, forward, size, losses, self._asked)
         return total, Begin(states, trace), collected
 
     def require_finite(self, params: jax.Array, flags: Sequence[jax.Array], begin: Begin) -> None:

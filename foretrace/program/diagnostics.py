@@ -38,6 +38,7 @@ class DiagnosticKind(enum.StrEnum):
     RELATION_PARTIAL_PATH = "relation_partial_path"
     TRAINABLE_INVAR_NOT_PARAMSTATE = "trainable_invar_not_paramstate"
     PARAMETER_UNUSED = "parameter_unused"
+    PARAMETER_CONSTANT = "parameter_constant"
     PYTREE_WEIGHT_LEAF_AMBIGUOUS = "pytree_weight_leaf_ambiguous"
     # hidden states and groups
     STATE_MISMATCH = "state_mismatch"

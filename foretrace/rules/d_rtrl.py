@@ -3,6 +3,9 @@
 A block is walked from its end, piece by piece (`engine/pieces.py`). Each piece gives a part of the gradient and what
 enters the traces, and hands on two things: the credit of the states before it, and the product of its transitions. The
 traces are read once, where they meet the credit of the states before the block, and changed once.
+
+A block of one step is taken as the textbook has it, `e <- D e + F x` and then `l . e`, where traces are not much larger
+than gradients: changed first and read afterwards, a trace is written over in place, and the in-step gradient is in it.
 """
 
 from collections.abc import Sequence
@@ -13,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._checks import require_floating_dtype
-from foretrace.engine.in_step import add_at, in_step_gradient
+from foretrace.engine.in_step import add_at, in_step_gradient, remainder_gradient
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.pieces import piece_steps, scan_back
 from foretrace.engine.plan import Plan
@@ -34,6 +37,20 @@ class Eligibility(NamedTuple):
 
     e: list[Trace]
     filtered: list[Any] | None = None
+
+
+class LearningSignals(NamedTuple):
+    """What multiplies the traces at each of some steps.
+
+    Attributes:
+        signals: The derivatives of the losses, for all that acts otherwise than directly through the states of a group.
+        partial: For each group, what multiplies the trace after each step.
+        bypass: For each group, what multiplies the trace before each step; None for zero.
+    """
+
+    signals: Signals
+    partial: Sequence[Vector]
+    bypass: Sequence[Vector | None]
 
 
 @dataclass(frozen=True)
@@ -82,6 +99,10 @@ class D_RTRL(Rule):
         weights = plan.weights(params)
         block = replace(block, cotangents=self.cotangents(plan, block))
         learns = block.cotangents is not None
+        length = jax.tree.leaves(block.steps)[0].shape[0]
+        outweigh = _outweigh(trace, weights[: len(plan.weight_vars)])
+        if learns and length == 1 and not outweigh and self.reads_after(plan):
+            return self._one_step(plan, params, Linearised(plan, weights, block.steps), block, trace)
 
         def back(handed: Any, part: Block) -> tuple[Any, Any]:
             credit, gradients, spans = handed
@@ -94,14 +115,37 @@ class D_RTRL(Rule):
             return (credit, gradients, spans), entering
 
         start = (self.no_credit(plan), plan.zero_gradients()) if learns else (None, None)
-        size = piece_steps(plan, jax.tree.leaves(block.steps)[0].shape[0])
+        size = piece_steps(plan, length)
         (credit, gradients, spans), entering = scan_back(back, (*start, self.no_spans(plan)), block, size)
         if not learns:
             return None, self.carry(plan, trace, spans, entering)
         self.meet(plan, trace, credit, gradients)
-        if _outweigh(trace, gradients):
+        if outweigh:
             spans = after(spans, gradients)
         return plan.pull_back(params, gradients), self.carry(plan, trace, spans, entering)
+
+    def reads_after(self, plan: Plan) -> bool:
+        """Whether the gradient of one step is told by the traces after it: nothing reads the states before it beside
+        their transition, and the traces are as exact as the states."""
+        same = all(jnp.dtype(self.trace_dtype or link.dtype) == link.dtype for link in plan.links)
+        return same and not plan.bypassed
+
+    def _one_step(
+        self, plan: Plan, params: Sequence[Any], lin: Linearised, block: Block, trace: Eligibility
+    ) -> tuple[list[jax.Array], Eligibility]:
+        """The trace after one step, and the gradient that it gives: `l . e`, and what acts otherwise than by it."""
+        spans, entering = self.enter(lin, self.transitions(lin), self.no_spans(plan))
+        after = self.carry(plan, trace, spans, entering)
+        own = self.learning_signals(lin, block)
+        gradients = remainder_gradient(plan, lin, own.signals)
+        add_credited(plan, after.e, jax.tree.map(lambda signal: signal[0], own.partial), gradients)
+        return plan.pull_back(params, gradients), after
+
+    def learning_signals(self, lin: Linearised, block: Block) -> "LearningSignals":
+        """What multiplies the traces at each step."""
+        assert block.cotangents is not None
+        signals = lin.signals(block.cotangents)
+        return LearningSignals(signals, signals.partial, signals.bypass)
 
     def no_credit(self, plan: Plan) -> Any:
         """The credit of the states where nothing comes later."""
@@ -119,9 +163,7 @@ class D_RTRL(Rule):
         Returns:
             One gradient for each weight, and the credit of the states before the steps.
         """
-        assert block.cotangents is not None
-        signals = lin.signals(block.cotangents)
-        return contracted(lin, transitions, signals, signals.partial, signals.bypass, credit)
+        return contracted(lin, transitions, *self.learning_signals(lin, block), credit)
 
     def enter(self, lin: Linearised, transitions: Sequence[Matrix], spans: Any) -> tuple[Any, Any]:
         """What the transitions of some steps and all later ones come to, and what enters the traces."""

@@ -29,7 +29,7 @@ from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector, add, scale, subtract, total
 from foretrace.engine.sweep import credit, no_credit
 from foretrace.engine.traces import Entering, Spans, Trace, stepped
-from foretrace.rules.d_rtrl import D_RTRL, Eligibility, contracted
+from foretrace.rules.d_rtrl import D_RTRL, Eligibility, LearningSignals, contracted
 from foretrace.rules.helpers import FixedRandomFeedback, as_key, key_numbers
 from foretrace.rules.rule import Block
 
@@ -106,9 +106,23 @@ class EProp(D_RTRL):
     def gradients(
         self, lin: Linearised, transitions: Sequence[Matrix], block: Block, credit: "FilteredCredit"
     ) -> tuple[list[jax.Array], "FilteredCredit"]:
+        own, later = self._filtered_signals(lin, block, dict(credit.filtered))
+        gradients, states = contracted(lin, transitions, *own, credit.states)
+        return gradients, FilteredCredit(states, later)
+
+    def reads_after(self, plan: Plan) -> bool:
+        return not self.kappa_filter_decay and super().reads_after(plan)
+
+    def learning_signals(self, lin: Linearised, block: Block) -> LearningSignals:
+        return self._filtered_signals(lin, block, dict(self.no_credit(lin.plan).filtered))[0]
+
+    def _filtered_signals(
+        self, lin: Linearised, block: Block, later: dict[int, jax.Array]
+    ) -> tuple[LearningSignals, dict[int, jax.Array]]:
+        """What multiplies the traces, given `G` of the next step, and `G` of the first."""
         assert block.cotangents is not None
         signals, kappa = lin.signals(block.cotangents), self.kappa_filter_decay
-        partial, bypass, later = list(signals.partial), list(signals.bypass), dict(credit.filtered)
+        partial, bypass = list(signals.partial), list(signals.bypass)
         for group, matrix in self._own_signals(lin.plan):
             if matrix is None:
                 own = _exact(lin, group, block.cotangents, signals)
@@ -116,8 +130,7 @@ class EProp(D_RTRL):
                 own = _fed(lin, group, block.cotangents, matrix)
             number = group.index
             partial[number], bypass[number], later[number] = own.filtered(lin, kappa, later[number])
-        gradients, states = contracted(lin, transitions, signals, partial, bypass, credit.states)
-        return gradients, FilteredCredit(states, later)
+        return LearningSignals(signals, partial, bypass), later
 
     def _own_signals(self, plan: Plan) -> list[tuple[HiddenGroup, jax.Array | None]]:
         """The groups whose learning signal is filtered or fed by fixed weights, with these."""

@@ -8,7 +8,6 @@ Such a rule learns without a loss as well. A block that brings a signal and no l
 `advance` gives its gradient, in which parameters without a relation have zeros.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +18,8 @@ from foretrace.compiler.groups import HiddenGroup
 from foretrace.engine.linearise import Cotangents, Linearised
 from foretrace.engine.outputs import output_pull
 from foretrace.engine.plan import Plan
-from foretrace.engine.slots import Matrix
 from foretrace.program.records import path_name
-from foretrace.rules.d_rtrl import D_RTRL, contracted
+from foretrace.rules.d_rtrl import D_RTRL, LearningSignals
 from foretrace.rules.rule import Block
 
 
@@ -47,9 +45,7 @@ class OuterSignal(D_RTRL):
         )
         return Cotangents(outputs, hidden)
 
-    def gradients(
-        self, lin: Linearised, transitions: Sequence[Matrix], block: Block, credit: Any
-    ) -> tuple[list[jax.Array], Any]:
+    def learning_signals(self, lin: Linearised, block: Block) -> LearningSignals:
         outer = self.outer(block)
         if outer is None:
             raise ValueError(
@@ -65,7 +61,7 @@ class OuterSignal(D_RTRL):
                 dtype = partial[group.index][0].dtype
                 partial[group.index] = output_pull(lin, lin.plan.group_outputs[group.index], signal.astype(dtype))
                 bypass[group.index] = None
-        return contracted(lin, transitions, signals, partial, bypass, credit)
+        return LearningSignals(signals, partial, bypass)
 
 
 def group_name(group: HiddenGroup) -> str:

@@ -46,6 +46,8 @@ class Rule:
         external: The name of what it takes at each step beside the model's inputs; None for nothing.
         exact: Whether credit is by reverse mode over all steps that are given at once, as BPTT's is.
         keeps_traces: Whether anything of the past is kept, so that it can be looked at.
+        segment: Steps between the states that an exact rule keeps, where it runs the steps between them again; None
+            where it keeps what every step leaves.
         in_pieces: Whether a block is walked in pieces, so that the derivatives of a few steps are held at a time.
     """
 
@@ -54,6 +56,7 @@ class Rule:
     exact: ClassVar[bool] = False
     keeps_traces: ClassVar[bool] = True
     in_pieces: ClassVar[bool] = False
+    segment: int | None = None
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         if args and hasattr(args[0], "states") and callable(args[0]):

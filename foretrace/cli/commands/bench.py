@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
     """Adds the command."""
     parser = add_command(commands, "bench", run, "time and memory of rules on this machine", TEXT, EXAMPLES)
     parser.add_argument("--rules", default="D_RTRL,pp_prop,BPTT", metavar="RULE,RULE,...", help="what is measured")
-    parser.add_argument("--cell", default="LIF", metavar="CELL", help="LIF, ALIF, GIF, RNN, GRU, LSTM or LRU")
+    parser.add_argument("--cell", default="LIF", metavar="CELL", help="LIF, ALIF, GIF, RNN, GRU, LSTM, LRU or RTU")
     parser.add_argument(
         "--cell-set", action="append", type=name_value, default=[], metavar="NAME=VALUE", help="a setting of the cell"
     )

@@ -67,7 +67,7 @@ def add(commands: Any) -> None:
     model.add_argument(
         "--shape", type=shape_of, metavar="SHAPE", help="the shape in which MODEL takes the numbers of a line: 1,3"
     )
-    model.add_argument("--cell", default="GRU", metavar="CELL", help="LIF, ALIF, GIF, RNN, GRU, LSTM or LRU")
+    model.add_argument("--cell", default="GRU", metavar="CELL", help="LIF, ALIF, GIF, RNN, GRU, LSTM, LRU or RTU")
     model.add_argument("--hidden", type=whole, default=32, metavar="N", help="neurons or units")
     model.add_argument(
         "--cell-set", action="append", type=name_value, default=[], metavar="NAME=VALUE", help="a setting of the cell"

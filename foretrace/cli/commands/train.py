@@ -35,6 +35,7 @@ EXAMPLES = [
     "foretrace train evidence --rule D_RTRL --stop                    the published task, until its goal",
     "foretrace train evidence --set n_cues=1 --set delay=100 --hidden 20 --iterations 50     a short look",
     "foretrace train adding --cell LSTM --hidden 64 --lr 3e-3 --rule pp_prop --rule-set decay_or_rank=0.95",
+    "foretrace train adding --rule auto --memory 200MB                the best gradient that fits the memory",
     "foretrace train dms --folder runs/dms --resume                   goes on where it stopped",
     "foretrace train my_task.py:MyTask --cell GRU --hidden 32         a task, arrays or batches, of your own",
     "foretrace train my.py:MyTask --model my.py:step                  and a model of your own",
@@ -47,7 +48,12 @@ def add(commands: Any) -> None:
     parser.set_defaults(saves=True)
     add_arguments(parser)
     add_model_arguments(parser.add_argument_group("a model of your own, in the place of the network"))
-    add_rule_arguments(parser.add_argument_group("the rule"), "`foretrace rules` lists them; BPTT is one more")
+    add_rule_arguments(
+        parser.add_argument_group("the rule"), "`foretrace rules` lists them; BPTT is one more, and `auto`"
+    )
+    parser.add_argument(
+        "--memory", metavar="BYTES", help="with --rule auto: what a gradient may take beside the data, such as 200MB"
+    )
     end = parser.add_argument_group("the run")
     end.add_argument(
         "--stop",
@@ -77,9 +83,13 @@ def run(options: argparse.Namespace) -> int:
     if not experiment.training["iterations"]:
         raise UsageError("--iterations is at least 1.")
     learner = experiment.learner(rule)
+    if learner.choice is not None:
+        rule = RuleChoice(learner.choice.rule, learner.choice.options, learner.choice.options)
     folder = folder_of(options, rule)
     if not options.quiet:
         print("\n".join([*describe(experiment), f"rule      {_rule_text(rule, learner)}"]), flush=True)
+        if learner.choice is not None:
+            print(f"auto      {learner.choice!r}", flush=True)
     settings = {"stop": goal, "patience": options.patience, "checkpoint_every": options.checkpoint_every}
     try:
         result = experiment.fit(options, learner, folder, **settings)
@@ -99,7 +109,23 @@ def _rule(experiment: Experiment, options: argparse.Namespace) -> RuleChoice:
 
     if "," in options.rule:
         raise UsageError(f"--rule is one rule; got {options.rule!r}. `foretrace compare` takes several.")
+    if options.rule.lower() == "auto":
+        return _auto(experiment, options)
+    if options.memory is not None:
+        raise UsageError("--memory is what `--rule auto` may take: leave it out with another rule.")
     return rule_choice(options.rule, dict(options.rule_set), experiment.rule_options, experiment.leak)
+
+
+def _auto(experiment: Experiment, options: argparse.Namespace) -> RuleChoice:
+    """What `foretrace.compile` takes for the best gradient of the trials that fits the memory."""
+    import jax
+
+    if options.memory is None:
+        raise UsageError("--rule auto needs --memory, what a gradient may take, such as --memory 200MB.")
+    draw = lambda key: experiment.task.sample(key, experiment.batch_size)
+    steps = jax.eval_shape(draw, jax.random.key(0)).inputs.shape[0]
+    length = min(steps, experiment.training.get("update_every") or steps)
+    return RuleChoice("auto", {"memory": options.memory, "length": length, **dict(options.rule_set)})
 
 
 def _rule_text(rule: RuleChoice, learner: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from foretrace._jax import Jaxpr, JaxprEqn, Literal, make_jaxpr_of
+from foretrace._jax import Jaxpr, JaxprEqn, Literal, make_jaxpr_of, mesh_devices
 from foretrace.engine.edges.base import Edges, operator_of
 
 LETTERS = "abcdefghijlmnopqrstuvwxyz"  # k counts steps
@@ -77,12 +77,15 @@ class Bilinear(Edges):
         data = data.astype(cotangents.dtype)
         if any(axis in self.x for axis in self.rest):
             return jnp.einsum(f"{STEP}{self.x},{STEP}{self.y}->{self.w}", data, cotangents)
-        # One product of two matrices, steps and batch along the axis that is summed.
-        rows = self._matrix(data, self.x, self.batch, self.inner)
-        columns = self._matrix(cotangents, self.y, self.batch, self.rest)
-        # A single row is multiplied out, so that what it is added to takes it up in the same pass.
-        product = rows.T @ columns if rows.shape[0] > 1 else rows[0][:, None] * columns[0]
-        return self._as_weight(product.reshape([self.sizes[axis] for axis in self.inner + self.rest]))
+        if data.shape[0] * math.prod(self.sizes[axis] for axis in self.batch) == 1:
+            # A single row is multiplied out, so that what it is added to takes it up in the same pass.
+            rows, columns = data.reshape(-1, 1), cotangents.reshape(1, -1)
+            return self._as_weight((rows * columns).reshape([self.sizes[axis] for axis in self.inner + self.rest]))
+        # One product, summed over steps and batch, each an axis of its own: so a batch that is sharded stays so.
+        summed = [[0, *(1 + axes.index(axis) for axis in self.batch)] for axes in (self.x, self.y)]
+        product = jax.lax.dot_general(data, cotangents, ((summed[0], summed[1]), ((), ())))
+        made = "".join(axis for axis in self.x if axis in self.inner) + self.rest
+        return jnp.transpose(product, [made.index(axis) for axis in self.w])
 
     def accumulate(self, data: jax.Array, values: jax.Array) -> jax.Array:
         data = data.astype(values.dtype)
@@ -99,42 +102,41 @@ class Bilinear(Edges):
         made = self.batch + "".join(axis for axis in self.x if axis in self.inner) + self.rest
         return jnp.transpose(found, [made.index(axis) for axis in self.axes])[None]
 
-    def _matrix(self, array: jax.Array, axes: str, summed: str, kept: str) -> jax.Array:
-        order = [1 + axes.index(axis) for axis in summed + kept]
-        rows = array.shape[0] * math.prod(self.sizes[axis] for axis in summed)
-        return jnp.transpose(array, [0, *order]).reshape(rows, -1)
-
     def _as_weight(self, summed: jax.Array) -> jax.Array:
         kept = self.inner + self.rest
         return jnp.transpose(summed, [kept.index(axis) for axis in self.w])
 
     def contract(self, trace: jax.Array, values: jax.Array) -> jax.Array:
-        left = trace.shape[1 + len(self.batch) :]
-        factors = self.spread(values)
-        summed = sum_of_products(
-            trace.reshape(-1, *left), factors.reshape(-1, *factors.shape[1 + len(self.batch) :]).astype(values.dtype)
-        )
-        return self._as_weight(summed)
+        batch = 1 + len(self.batch)
+        rows = lambda array: array.reshape(array.shape[0], -1, *array.shape[batch:])
+        traces, factors = rows(trace), rows(self.spread(values)).astype(values.dtype)
+        return self._as_weight(sum_of_products(traces, factors))
 
 
 def sum_of_products(traces: jax.Array, factors: jax.Array) -> jax.Array:
-    """`sum_n traces[n] * factors[n]`, written out so that it streams through all traces at once.
+    """`sum_pb traces[p, b] * factors[p, b]`, written out so that it streams through all traces at once.
 
-    XLA reduces over a leading axis an order of magnitude more slowly than it adds up separate arrays.
+    XLA reduces over a leading axis an order of magnitude more slowly than it adds up separate arrays. Where the rows
+    `b` may be sharded, the rows of each device are added up by itself, side by side, and then those of the devices.
     """
-    count = traces.shape[0]
-    if count <= UNROLLED:
-        return functools.reduce(jnp.add, [traces[n] * factors[n] for n in range(count)])
-    whole = count - count % UNROLLED
-    shape = (-1, UNROLLED)
-    chunks = [a[:whole].reshape(*shape, *a.shape[1:]) for a in (traces, factors)]
+    shards = math.gcd(mesh_devices(), traces.shape[1])
+    traces, factors = (a.reshape(a.shape[0], shards, -1, *a.shape[2:]) for a in (traces, factors))
+    count, left = divmod(traces.shape[2], UNROLLED)
 
-    def add(total: jax.Array, chunk: list[jax.Array]) -> tuple[jax.Array, None]:
-        return total + sum_of_products(*chunk), None
+    def part(start: Any, size: int) -> jax.Array:
+        cut = [jax.lax.dynamic_slice_in_dim(a, start, size, 2) for a in (traces, factors)]
+        pairs = [(place, row) for place in range(traces.shape[0]) for row in range(size)]
+        return functools.reduce(jnp.add, [cut[0][place, :, row] * cut[1][place, :, row] for place, row in pairs])
 
-    zero = jnp.zeros(traces.shape[1:], jnp.result_type(traces, factors))
-    total, _ = jax.lax.scan(add, zero, chunks)
-    return total if whole == count else total + sum_of_products(traces[whole:], factors[whole:])
+    if not count:
+        total = part(0, left)
+    else:
+        zero = jnp.zeros((shards, *traces.shape[3:]), jnp.result_type(traces, factors))
+        total, _ = jax.lax.scan(
+            lambda total, number: (total + part(number * UNROLLED, UNROLLED), None), zero, jnp.arange(count)
+        )
+        total = total + part(count * UNROLLED, left) if left else total
+    return total[0] if shards == 1 else total.sum(axis=0)
 
 
 def bilinear(eqn: JaxprEqn, y_index: int, x_index: int, w_index: int) -> Bilinear | None:
