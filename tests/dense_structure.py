@@ -63,6 +63,21 @@ def _like(rng: np.random.Generator, value: Any) -> Array:
     return np.asarray(0.8 * rng.standard_normal(np.shape(value)))
 
 
+def in_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is traced once for each form of its arguments, as by `jax.jit`, and run without compiling it."""
+    traced: dict[Any, Any] = {}
+
+    def called(*args: Any) -> Any:
+        leaves, tree = jax.tree.flatten(args)
+        form = (tree, *((np.shape(leaf), jax.numpy.result_type(leaf)) for leaf in leaves))
+        if form not in traced:
+            traced[form] = jax.make_jaxpr(function, return_shape=True)(*args)
+        closed, shape = traced[form]
+        return jax.tree.unflatten(jax.tree.structure(shape), run(closed, leaves))
+
+    return called
+
+
 def run(closed: ClosedJaxpr, args: Sequence[Any]) -> list[Array]:
     """Runs a closed jaxpr with NumPy."""
     with np.errstate(all="ignore"):

@@ -25,9 +25,10 @@ def walked_gradient(
     other: Sequence[Any],
     inputs: Sequence[Sequence[Any]],
     block: int,
+    jit: Callable[..., Any] = jax.jit,
 ) -> list[jax.Array]:
     """As `online_gradient`, with the loop over blocks in Python: each size of block is compiled once for a graph."""
-    plan, advance = _walker(graph, rule, loss)
+    plan, advance = _walker(graph, rule, loss, jit)
     hidden, other, trace = list(hidden), list(other), rule.init(plan)
     total: list[Any] = [np.zeros(p.shape, p.dtype) for p in params]
     for start in range(0, len(inputs), block):
@@ -37,10 +38,12 @@ def walked_gradient(
 
 
 @functools.lru_cache(maxsize=8)
-def _walker(graph: ETraceGraph, rule: Rule, loss: Callable[[list[Any]], Any]) -> tuple[Plan, Callable[..., Any]]:
+def _walker(
+    graph: ETraceGraph, rule: Rule, loss: Callable[[list[Any]], Any], jit: Callable[..., Any]
+) -> tuple[Plan, Callable[..., Any]]:
     plan = make_plan(graph)
 
-    @jax.jit
+    @jit
     def advance(params: Any, hidden: Any, other: Any, inputs: Any, trace: Any, total: Any) -> Any:
         states, steps, outputs = run_steps(plan, params, States(hidden, other), [jnp.stack(i) for i in inputs])
         by_outputs = jax.vmap(jax.grad(loss, allow_int=True))(outputs)

@@ -224,6 +224,7 @@ class Oracle:
 
     graph: ETraceGraph
     loss: Callable[[list[Any]], Any]
+    jit: Callable[..., Any] = jax.jit
 
     def gradient(self, params: Any, hidden: Any, other: Any, inputs: Sequence[Any]) -> list[np.ndarray]:
         """The gradient of the summed losses over a sequence, one array for each parameter."""
@@ -238,7 +239,7 @@ class Oracle:
     ) -> Iterator[tuple[list[np.ndarray], list[Any]]]:
         """The gradients of the losses summed so far, and the flat states, after each step of a sequence."""
         program, relations = self.graph.program, self.graph.hidden_param_op_relations
-        quantities = jax.jit(self._quantities)
+        quantities = self.jit(self._quantities)
         meeting, pull_back = _meeting(program), self._pull_back(params)
         total = [np.zeros(p.shape) for p in params]
         size = sum(leaf.aval.size for leaf in program.hidden)
@@ -265,7 +266,7 @@ class Oracle:
             own = list(zip(program.param_invars, zeros, strict=True))
             return lambda given: [given[asked[var]] if var in asked else zero for var, zero in own]
         values, pullback = jax.vjp(lambda p: _made_values(program, p, meeting), list(params))
-        compiled = jax.jit(lambda given: pullback([g.astype(v.dtype) for g, v in zip(given, values, strict=True)])[0])
+        compiled = self.jit(lambda given: pullback([g.astype(v.dtype) for g, v in zip(given, values, strict=True)])[0])
         return lambda given: [_in_numpy(g) for g in compiled(given)]
 
     def _quantities(self, params: Any, hidden: Any, other: Any, x: Any) -> tuple[Any, Any, dict[str, Any]]:

@@ -17,7 +17,7 @@ import pytest
 
 import first_step
 import foretrace as ft
-from dense_structure import run
+from dense_structure import in_numpy
 from foretrace import rules
 from foretrace._jax import is_float
 from foretrace.compiler.values import Made
@@ -78,16 +78,10 @@ class Case:
         def gradient(params: Any, carry: Any, xs: Any, external: Any) -> Any:
             return learner.grad(params, carry, xs, loss=self.loss, external=external)[:2]
 
-        return in_numpy(gradient, params, carry, self.xs[first:last], external)
+        return in_numpy(gradient)(params, carry, self.xs[first:last], external)
 
     def whole(self, block: int | None = None) -> Any:
         return self.part(self.program.params, self.learner.init(self.program.state), 0, STEPS, block)[0]
-
-
-def in_numpy(function: Callable[..., Any], *args: Any) -> Any:
-    """Traces a function and runs it without compiling anything."""
-    closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
-    return jax.tree.unflatten(jax.tree.structure(shape), run(closed, jax.tree.leaves(args)))
 
 
 @functools.lru_cache(maxsize=4)
@@ -186,9 +180,9 @@ def check_vmap(seed: int, rule: str) -> None:
         return given.learner.grad(params, carry, given.xs, loss=given.loss, external=given.external)[0]
 
     stacked = {name: np.stack([own[name] for own in sets]) for name in params}
-    mapped = in_numpy(jax.vmap(gradient), stacked)
+    mapped = in_numpy(jax.vmap(gradient))(stacked)
     for k, own in enumerate(sets):
-        alone = in_numpy(gradient, own)
+        alone = in_numpy(gradient)(own)
         agree({name: value[k] for name, value in mapped.items()}, alone, given.tolerance, seed)
 
 
