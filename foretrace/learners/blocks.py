@@ -6,12 +6,17 @@ small.
 """
 
 import math
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
+from foretrace._checks import optional_count, require_bytes
 from foretrace.engine.plan import Plan
 from foretrace.rules.rule import Rule
+
+BlockSize: TypeAlias = int | str | None
+"""How large a block is: its steps; or what its arrays may take, such as `"256MB"`; None to choose."""
 
 SMALLEST_BUDGET, LARGEST_BUDGET = 4 * 2**20, 256 * 2**20
 TRACES = 4  # a block of so many times the traces' memory makes a pass over the traces cheap
@@ -42,9 +47,20 @@ def even_block(length: int, largest: int) -> int:
     return -(-length // count)
 
 
-def steps_in_block(plan: Plan, rule: Rule, block: int | None, length: int) -> int:
+def steps_in_block(plan: Plan, rule: Rule, block: BlockSize, length: int) -> int:
     """How many of some steps are taken as one block."""
-    return block if block is not None else even_block(length, default_block(plan, rule))
+    if isinstance(block, int):
+        return block
+    budget = None if block is None else require_bytes("block", block)
+    return even_block(length, default_block(plan, rule, budget))
+
+
+def checked_block(value: Any) -> BlockSize:
+    """The size of a block that a user gave, checked."""
+    if not isinstance(value, str):
+        return optional_count("block", value, 'steps, or what its arrays may take, such as "256MB"')
+    require_bytes("block", value)
+    return value
 
 
 def trace_bytes(plan: Plan, rule: Rule) -> int:

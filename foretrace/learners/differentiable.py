@@ -20,20 +20,21 @@ from foretrace.engine.evaluate import Step, run_forward
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan
 from foretrace.engine.sequence import States, run_steps
+from foretrace.learners.blocks import BlockSize
 from foretrace.learners.drive import Ran, drive
 from foretrace.rules.rule import Rule, require_windows
 
 DifferentiableCall = Callable[..., tuple[list[Any], list[Any], list[Any], Any]]
 
 
-def make_call(plan: Plan, rule: Rule, *, exact: bool, block: int | None = None) -> DifferentiableCall:
+def make_call(plan: Plan, rule: Rule, *, exact: bool, block: BlockSize = None) -> DifferentiableCall:
     """The function `(params, hidden, other, trace, inputs, external) -> (outputs, hidden, other, trace)`.
 
     Args:
         plan: The plan of the model.
         rule: The rule.
         exact: Whether credit inside a call is by reverse mode.
-        block: Steps in a block; None to choose by size.
+        block: How large a block is.
 
     Returns:
         A differentiable function. Inputs, external values and outputs have a leading axis of steps.
@@ -50,7 +51,7 @@ def make_call(plan: Plan, rule: Rule, *, exact: bool, block: int | None = None) 
     return jax.jit(call)
 
 
-def _advanced(plan: Plan, rule: Rule, params: Any, steps: Step, external: Any, trace: Any, block: int | None) -> Any:
+def _advanced(plan: Plan, rule: Rule, params: Any, steps: Step, external: Any, trace: Any, block: BlockSize) -> Any:
     """The trace after some steps."""
 
     def forward(_: Any, states: States, part: Any) -> Ran:
@@ -59,7 +60,7 @@ def _advanced(plan: Plan, rule: Rule, params: Any, steps: Step, external: Any, t
     return drive(plan, rule, params, States([], []), trace, (steps, external), forward, block, gradients=False)[2]
 
 
-def _online(plan: Plan, rule: Rule, block: int | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _online(plan: Plan, rule: Rule, block: BlockSize) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def forward(params: Any, hidden: Any, other: Any, trace: Any, inputs: Any, external: Any) -> Any:
         states, steps, outputs = run_steps(plan, params, States(hidden, other), inputs)
         after = _advanced(plan, rule, params, steps, external, trace, block)
@@ -98,7 +99,7 @@ def _by_inputs(plan: Plan, params: Any, steps: Step, arriving: Cotangents) -> li
     return jax.vmap(one)(steps, arriving.outputs, arriving.hidden)
 
 
-def _exact(plan: Plan, rule: Rule, block: int | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _exact(plan: Plan, rule: Rule, block: BlockSize) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def forward(params: Any, hidden: Any, other: Any, trace: Any, inputs: Any, external: Any) -> Any:
         def run(params: Any, hidden: Any, moving: Any) -> Any:
             states, steps, outputs = run_steps(plan, params, States(hidden, other), _merged(moving, inputs))

@@ -16,7 +16,7 @@ from foretrace.engine.evaluate import Step
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.plan import Plan
 from foretrace.engine.sequence import States, scan_blocks
-from foretrace.learners.blocks import steps_in_block
+from foretrace.learners.blocks import BlockSize, steps_in_block
 from foretrace.learners.sequences import length_of
 from foretrace.rules.rule import Block, Rule, require_windows
 
@@ -52,7 +52,7 @@ def drive(
     trace: Any,
     items: Any,
     forward: Forward,
-    block: int | None,
+    block: BlockSize,
     gradients: bool = True,
     asked: Collection[int] | None = None,
 ) -> tuple[list[jax.Array] | None, States, Any, Any]:
@@ -66,7 +66,7 @@ def drive(
         trace: The rule's trace before it.
         items: What `forward` takes, a pytree with a leading axis of steps.
         forward: Runs a block.
-        block: Steps in a block; None to choose by size.
+        block: How large a block is.
         gradients: Whether there are losses.
         asked: The places of the plan's parameters whose gradient is asked for; None for all that learn.
 

@@ -30,6 +30,7 @@ from foretrace.errors import ExampleInputError
 from foretrace.frontends.traced import advised
 from foretrace.frontends.trees import tree_spec
 from foretrace.learners.alone import alone
+from foretrace.learners.blocks import BlockSize
 from foretrace.learners.data import MultiStepData, Stacked, has_marks
 from foretrace.learners.executor import ModuleExecutor
 from foretrace.learners.losses import check_step_call
@@ -53,7 +54,7 @@ class SequenceDriverMixin:
 
     model: Any
     rule: Rule
-    block: int | None
+    block: BlockSize
     window: int | None
     check_finite: bool
     etrace: Any

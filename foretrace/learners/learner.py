@@ -28,6 +28,7 @@ from foretrace.engine.sequence import States, run_steps, scan_blocks
 from foretrace.errors import ExampleInputError
 from foretrace.frontends import TracedModel
 from foretrace.frontends.trees import form_text
+from foretrace.learners.blocks import BlockSize, checked_block
 from foretrace.learners.devices import Shardings, on_devices, output_spec, shardings_of, specs
 from foretrace.learners.differentiable import DifferentiableCall, make_call
 from foretrace.learners.drive import Ran, drive, drive_windows
@@ -74,7 +75,8 @@ class Learner:
     Attributes:
         graph: The compiled step.
         rule: The learning rule.
-        block: Steps in a block; None to choose by size. It changes the speed alone.
+        block: Steps in a block, or what the arrays of one may take, such as `"256MB"`; None to choose by size. It
+            changes the speed alone.
         window: Steps with exact credit, by reverse mode; None for online credit alone.
         check_finite: Whether NaN and infinities are reported where they first appear.
         weights: The parameters that learn, by names or paths; None for all. The others are constants.
@@ -83,7 +85,7 @@ class Learner:
 
     graph: ETraceGraph
     rule: Rule
-    block: int | None = None
+    block: BlockSize = None
     window: int | None = None
     check_finite: bool = False
     weights: Any = None
@@ -104,8 +106,8 @@ class Learner:
         return report_cell(self.report, repr(self))
 
     def __post_init__(self) -> None:
-        for name in ("block", "window"):
-            object.__setattr__(self, name, optional_count(name, getattr(self, name)))
+        object.__setattr__(self, "block", checked_block(self.block))
+        object.__setattr__(self, "window", optional_count("window", self.window))
         require_flag("check_finite", self.check_finite)
         if self.window is not None:
             require_windows(self.rule)

@@ -26,6 +26,7 @@ from foretrace.compiler.reporting.html import report_cell
 from foretrace.engine.plan import Link
 from foretrace.errors import NotSupportedError
 from foretrace.learners.alone import alone
+from foretrace.learners.blocks import BlockSize, checked_block
 from foretrace.learners.data import Stacked, stack_inputs
 from foretrace.learners.differentiable import DifferentiableCall, make_call
 from foretrace.learners.driver import SequenceDriverMixin
@@ -80,7 +81,8 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         trace_dtype: The dtype that traces are kept in, for rules that allow a choice.
         control_flow: What becomes of `cond`, `scan` and `while`.
         discover: Which operators are traced; see `foretrace.compile_etrace_graph`.
-        block: Steps in a block; None to choose by size. It changes the speed alone.
+        block: Steps in a block, or what the arrays of one may take, such as `"256MB"`; None to choose by size. It
+            changes the speed alone.
         weights: The parameters that learn, by names or paths; None for all. The others are constants: they have no
             trace, `etrace_grad` leaves them out, and `brainstate.transform.grad` gives zeros for them.
         window: Steps with exact credit in `fit` and, where it gets no `chunk_size`, in `etrace_grad`; None for online
@@ -116,7 +118,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         trace_dtype: Any = None,
         control_flow: ControlFlowPolicy | None = None,
         discover: Discover = "auto",
-        block: int | None = None,
+        block: BlockSize = None,
         weights: Any = None,
         window: int | None = None,
         check_finite: bool = False,
@@ -131,7 +133,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):
         if not isinstance(given_name, str | None):
             raise TypeError(f"`name` is a text or None; got {given_name!r}.")
         super().__init__(name=given_name)
-        block, check_finite = optional_count("block", block), require_flag("check_finite", check_finite)
+        block, check_finite = checked_block(block), require_flag("check_finite", check_finite)
         method, policy = options.pop("vjp_method"), options.pop("control_flow")
         self.model, self.block, self.fast_solve, self.check_finite = model, block, options["fast_solve"], check_finite
         self.rule = self._made_rule(rule, options)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from foretrace.engine.finite import parameter_flags, require_finite
 from foretrace.engine.linearise import Cotangents
 from foretrace.engine.sequence import States, scan_or_run
-from foretrace.learners.blocks import steps_in_block
+from foretrace.learners.blocks import BlockSize, steps_in_block
 from foretrace.learners.differentiable import last_of
 from foretrace.learners.drive import Ran, drive, drive_windows
 from foretrace.learners.executor import ModuleExecutor
@@ -42,7 +42,7 @@ class TracedSequence:
         rule: Its rule.
         traced: The traced `step_fn`.
         trained: The parameters whose gradient is wanted.
-        block: Steps in a block; None to choose by size.
+        block: How large a block is.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TracedSequence:
         rule: Rule,
         traced: TracedStep,
         trained: Sequence[brainstate.ParamState] = (),
-        block: int | None = None,
+        block: BlockSize = None,
     ) -> None:
         self.executor, self.rule, self.traced, self.block = executor, rule, traced, block
         self.plan, self.model = executor.plan, executor.traced

@@ -9,7 +9,7 @@ import pytest
 
 import foretrace as ft
 from foretrace.engine.plan import make_plan
-from foretrace.learners.blocks import default_block, even_block, step_bytes
+from foretrace.learners.blocks import default_block, even_block, step_bytes, steps_in_block
 from foretrace.rules.d_rtrl import D_RTRL
 from online import online_gradient
 from oracle import bptt
@@ -82,6 +82,17 @@ def test_a_block_fits_its_budget() -> None:
     assert default_block(plan, D_RTRL(), budget) == 10
     assert default_block(plan, D_RTRL(), 0) == 1
     assert default_block(plan, D_RTRL()) == 400  # so small a model could have more
+
+
+def test_a_block_is_given_by_steps_or_by_memory() -> None:
+    step, params, state, xs = chain(3)
+    whole = ft.compile(step, "D_RTRL", xs[0], params=params, state=state, block=len(xs))
+    assert steps_in_block(whole.plan, whole.rule, whole.block, 40) == len(xs)
+    five = f"{5 * step_bytes(whole.plan, whole.rule)}B"
+    learner = ft.compile(step, "D_RTRL", xs[0], params=params, state=state, block=five)
+    assert steps_in_block(learner.plan, learner.rule, learner.block, 40) == 5
+    gradient = lambda learner: jax.jit(lambda: learner.grad(params, learner.init(state), xs, loss=jnp.sum)[0]["w"])()
+    np.testing.assert_allclose(gradient(learner), gradient(whole), rtol=1e-12)
 
 
 @pytest.mark.parametrize(("length", "largest", "expected"), [(400, 128, 100), (400, 400, 400), (7, 3, 3), (1, 50, 1)])

@@ -171,6 +171,7 @@ MAKING: dict[str, Bad] = {
     ),
     "a batch size for a function": Bad(lambda: compiled(batch_size=2), TypeError, "for brainstate modules"),
     "vmap for a function": Bad(lambda: compiled(vmap=True), ft.NotSupportedError, "jax.vmap"),
+    "a block of no unit": Bad(lambda: compiled(block="64 lines"), ValueError, "`block` is a number of bytes"),
     "a block of half a step": Bad(lambda: compiled(block=0.5), TypeError, "`block` is a number of steps"),
     "a window of no step": Bad(lambda: compiled(window=0), ValueError, "`window` is a number of steps"),
     "windows without a length": Bad(lambda: compiled(vjp_method="multi-step"), ValueError, "`window=`"),
