@@ -41,7 +41,7 @@ def diagonal_jacobian(group: HiddenGroup, hidden_vals: Sequence[Any], input_vals
         An array `(*varshape, num_state, num_state)`: entry `[p, i, j]` is that of new slot `i` by old slot `j`.
     """
     zero = jnp.zeros(group.varshape, group.dtype)
-    entries = jacobian_entries(group, hidden_vals, input_vals)
+    entries = jacobian_entries(group, lambda states: group.transition(states, input_vals), hidden_vals)
     return jnp.stack([jnp.stack([zero if e is None else e for e in row], axis=-1) for row in entries], axis=-2)
 
 

@@ -107,6 +107,36 @@ def from_states(plan: Plan, step: Step, group: HiddenGroup, values: Sequence[Any
     return Step(hidden, step.other, step.inputs, [])
 
 
+def run_returning(
+    plan: Plan, weights: Sequence[Any], step: Step, group: HiddenGroup, values: Sequence[Any], back: Mapping[Var, Any]
+) -> list[Any]:
+    """New states of a group from other values of its previous ones, with what linear operators give held fixed.
+
+    Args:
+        plan: The plan.
+        weights: Its weights.
+        step: Where the step starts.
+        group: The group.
+        values: The values of its previous states.
+        back: By the `y` of an operator, a function of a change of what it multiplies: what that adds to `y`.
+    """
+    env, saved = _start(plan, weights, from_states(plan, step, group, values)), dict[Var, Any]()
+    if step.saved:
+        saved.update(zip(plan.saved_vars, step.saved, strict=True))
+    for eqn in plan.jaxpr.eqns:
+        occurrence = plan.linear.get(id(eqn))
+        if occurrence is None or len(eqn.outvars) > 1:
+            env.update(zip(eqn.outvars, bind_eqn(eqn, *(_read(env, atom) for atom in eqn.invars)), strict=True))
+            continue
+        y = occurrence.y_var
+        known = saved[y] if y in saved else bind_eqn(eqn, *(_read(env, atom) for atom in eqn.invars))[0]
+        env[y] = jax.lax.stop_gradient(known)
+        if y in back:
+            x = _read(env, occurrence.x_var)
+            env[y] = env[y] + back[y](x - jax.lax.stop_gradient(x))
+    return [env[var] for var in group.hidden_outvars]
+
+
 def fixed_values(plan: Plan, weights: Sequence[Any]) -> dict[Var, Any]:
     """The values that are the same in all steps."""
     variables = [*plan.jaxpr.constvars, *plan.weight_vars, *plan.mark_vars]

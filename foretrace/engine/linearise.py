@@ -87,6 +87,10 @@ class Linearised:
             jnp.arange(self.count), [self._batched[v] for v in own], stacked
         )
 
+    def fixed(self, var: Var) -> Any:
+        """A value that is the same in every step, such as a weight."""
+        return self._fixed[var]
+
     def new_states(self) -> list[jax.Array]:
         """The hidden states after each step."""
         return self.over_steps(list, self.plan.program.hidden_outvars)
@@ -95,7 +99,7 @@ class Linearised:
         """`D` of a group, an array `(K, *varshape)` for each entry."""
 
         def jacobian(constants: Any, *values: Any) -> Matrix:
-            return jacobian_entries(group, values, constants)
+            return jacobian_entries(group, lambda states: group.transition(states, constants), values)
 
         hidden = self.plan.of_group(group, self.steps.hidden)
         return self.over_steps(jacobian, group.transition_jaxpr_constvars, *hidden)

@@ -19,19 +19,22 @@ from foretrace.engine.slots import Matrix
 UNROLLED = 8  # values at a position up to which each has a reverse pass of its own
 
 
-def jacobian_entries(group: HiddenGroup, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> Matrix:
-    """The derivative of a group's next by its previous states at each position, mixing outputs held constant.
+def jacobian_entries(
+    group: HiddenGroup, transition: Callable[[Sequence[Any]], Sequence[Any]], hidden_vals: Sequence[Any]
+) -> Matrix:
+    """The derivative of a group's next by its previous states at each position.
 
     Args:
         group: The group.
+        transition: Its next states from its previous ones, by which positions do not act on one another: for D-RTRL
+            with the outputs of mixing held constant.
         hidden_vals: One array for each state, in the order of `hidden_paths`.
-        input_vals: Values of `transition_jaxpr_constvars`.
 
     Returns:
         For new slot `i` and old slot `j` an array `(*varshape,)`; None where the one does not depend on the other. In a
         relabelled group the new value stands at `positions.targets`.
     """
-    _, pull_states = jax.vjp(lambda *values: group.transition(values, input_vals), *hidden_vals)
+    _, pull_states = jax.vjp(lambda *values: list(transition(values)), *hidden_vals)
 
     def pullback(slots: Sequence[jax.Array]) -> list[jax.Array]:
         cotangents = group.cotangent_states(slots)

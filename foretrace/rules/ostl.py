@@ -4,13 +4,16 @@ The recurrent form carries its traces by what a state does to itself in one step
 and also the way out through the recurrent weights and back to the same neuron. That is the block diagonal of the
 Jacobian of the whole step, where D-RTRL takes the diagonal with mixing held constant.
 
-The diagonal is read off pulled-back cotangents of ones. Positions that cannot act on one another within a step, such as
-those of different batch elements, share a cotangent.
+Where every way back runs through one product with a weight, as in a plain recurrent layer or an LSTM, its share of the
+diagonal is the product of three: what the state does to what is multiplied, the weight's own element, and what the
+product does to the new state. That costs as much as the direct transition. Elsewhere, as for a GRU whose reset gate
+leads through two products, the diagonal is read off pulled-back cotangents of ones. Positions that cannot act on one
+another within a step, such as those of different batch elements, share a cotangent.
 """
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,11 +24,13 @@ import numpy as np
 from foretrace.compiler.graph import ETraceGraph
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.paths import later_slots
-from foretrace.compiler.recurrence import RecurrentGroup, recurrent_group
-from foretrace.engine.evaluate import Step, from_states, run_forward
+from foretrace.compiler.recurrence import RecurrentGroup, Return, recurrent_group
+from foretrace.engine.edges import Bilinear
+from foretrace.engine.evaluate import Step, from_states, run_forward, run_returning
 from foretrace.engine.linearise import Linearised
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector, add, scale
+from foretrace.engine.transition import jacobian_entries
 from foretrace.rules.d_rtrl import D_RTRL, Eligibility
 from foretrace.rules.pp_prop import pp_prop
 from foretrace.rules.rule import Block
@@ -35,8 +40,9 @@ from foretrace.rules.rule import Block
 class OSTLRecurrent(D_RTRL):
     """OSTL with recurrence: D-RTRL that also counts what returns to a neuron through the recurrent weights.
 
-    Keeps: what D-RTRL keeps. Memory: parameters x batch x num_state. Time: D-RTRL's, and as many backward passes of one
-    step as there are positions that act on one another (for a dense recurrent layer, its units) times num_state.
+    Keeps: what D-RTRL keeps. Memory: parameters x batch x num_state. Time: D-RTRL's, where every way from
+    a unit back to itself runs through one product; else also as many backward passes of one step as there are positions
+    that act on one another (for a dense recurrent layer, its units) times num_state.
     Paper: Bohnstingl et al. 2022, "Online spatio-temporal learning in deep neural networks".
 
     In a group whose elements move to other positions, the direct transition of D-RTRL is kept.
@@ -62,7 +68,7 @@ class OSTLRecurrent(D_RTRL):
 
     def transitions(self, lin: Linearised) -> list[Matrix]:
         pairs = zip(lin.plan.graph.hidden_groups, _recurrent(lin.plan.graph), strict=True)
-        return [lin.transition(group) if own is None else _diagonal(lin, group, own.colors) for group, own in pairs]
+        return [lin.transition(group) if own is None else _whole(lin, group, own) for group, own in pairs]
 
     def credit(
         self, plan: Plan, params: Sequence[Any], trace: Eligibility, signal: Sequence[jax.Array]
@@ -108,6 +114,31 @@ def _widened_link(link: Link, found: RecurrentGroup | None) -> Link:
         return link
     places = dataclasses.replace(link.places, group=found.group)
     return dataclasses.replace(link, group=found.group, places=places, slots=later_slots(found.group, link.slots))
+
+
+def _whole(lin: Linearised, group: HiddenGroup, own: RecurrentGroup) -> Matrix:
+    """The block diagonal of the Jacobian of a group's new states by its previous ones, at each step."""
+    back = {found.occurrence.y_var: _own_elements(lin, found) for found in own.returns or ()}
+    if own.returns is None or None in back.values():
+        return _diagonal(lin, group, own.colors)
+    plan, steps = lin.plan, lin.steps
+
+    def jacobian(step: Step) -> Matrix:
+        transition = lambda states: run_returning(plan, lin.weights, step, group, states, back)
+        return jacobian_entries(own.group, transition, plan.of_group(group, step.hidden))
+
+    return jax.vmap(jacobian)(steps)
+
+
+def _own_elements(lin: Linearised, found: Return) -> Callable[[jax.Array], jax.Array] | None:
+    """The product of an operator, with the elements alone that lead back to the position of what is multiplied."""
+    (weight,) = found.occurrence.weights
+    edges = lin.plan.products.get((found.occurrence.y_var, weight.var))
+    if not isinstance(edges, Bilinear):
+        return None
+    elements = jnp.where(found.sources >= 0, edges.connecting(lin.fixed(weight.var), found.sources), 0)
+    shape = found.occurrence.y_var.aval.shape
+    return lambda x: (elements * jnp.take(x.reshape(-1), np.maximum(found.sources, 0))).reshape(shape)
 
 
 def _diagonal(lin: Linearised, group: HiddenGroup, colors: np.ndarray) -> Matrix:

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from foretrace._jax import Jaxpr, JaxprEqn, Literal, make_jaxpr_of, mesh_devices
 from foretrace.engine.edges.base import Edges, operator_of
@@ -101,6 +102,19 @@ class Bilinear(Edges):
         found = jax.lax.dot_general(data, values[:, 0], (((0,), (0,)), (tuple(pairs[0]), tuple(pairs[1]))))
         made = self.batch + "".join(axis for axis in self.x if axis in self.inner) + self.rest
         return jnp.transpose(found, [made.index(axis) for axis in self.axes])[None]
+
+    def connecting(self, weight: jax.Array, sources: np.ndarray) -> jax.Array:
+        """The element of the weight by which an element of `x` acts on each element of `y`, zero where none does.
+
+        Args:
+            weight: The weight.
+            sources: The number of an element of `x`, for each element of `y`, flat.
+        """
+        sizes = {letters: [self.sizes[axis] for axis in letters] for letters in (self.x, self.y)}
+        of_y = dict(zip(self.y, np.unravel_index(np.arange(len(sources)), sizes[self.y]), strict=True))
+        of_x = dict(zip(self.x, np.unravel_index(np.maximum(sources, 0), sizes[self.x]), strict=True))
+        met = np.all([of_x[axis] == of_y[axis] for axis in self.x if axis in of_y] or [sources >= 0], axis=0)
+        return jnp.where(met, weight[tuple((of_y | of_x)[axis] for axis in self.w)], 0)
 
     def _as_weight(self, summed: jax.Array) -> jax.Array:
         kept = self.inner + self.rest
