@@ -103,10 +103,11 @@ def mixed_updates(eqn: JaxprEqn, known: Known) -> int | None:
 
 
 @functools.lru_cache(maxsize=64)
-def bent_operands(eqn: JaxprEqn) -> tuple[int, ...]:
-    """The operands of a call whose cotangents, by the user's own backward pass, are not linear in those of the outputs.
+def held_operands(eqn: JaxprEqn) -> tuple[int, ...]:
+    """The operands of a call through whose own backward pass no direct path runs: the cotangents of some are not linear
+    in those of the outputs, and of others several elements act on one element of an output.
 
-    Told by trying: small and large cotangents, and sums of them.
+    Told by trying: small and large cotangents, and sums of them; and one element of an output after another.
     """
     if eqn.primitive.name != "custom_vjp_call":
         return ()
@@ -116,7 +117,7 @@ def bent_operands(eqn: JaxprEqn) -> tuple[int, ...]:
         floating = np.issubdtype(aval.dtype, np.inexact)
         return jnp.asarray(rng.normal(size=aval.shape), aval.dtype) if floating else jnp.ones(aval.shape, aval.dtype)
 
-    bent: set[int] = set()
+    held: set[int] = set()
     with jax.ensure_compile_time_eval():
         active = [i for i, atom in enumerate(eqn.invars) if np.issubdtype(atom.aval.dtype, np.inexact)]
         values = [draw(atom.aval) for atom in eqn.invars]
@@ -132,8 +133,16 @@ def bent_operands(eqn: JaxprEqn) -> tuple[int, ...]:
             both = pull_back([scale * (a - 2.0 * b) for a, b in zip(one, two, strict=True)])
             for i, found, a, b in zip(active, both, *alone, strict=True):
                 if not np.allclose(found / scale, a - 2.0 * b, rtol=1e-5, atol=1e-9):
-                    bent.add(i)
-    return tuple(sorted(bent))
+                    held.add(i)
+        for out in eqn.outvars:
+            units = jnp.eye(out.aval.size, dtype=out.aval.dtype).reshape(-1, *out.aval.shape)
+            others = [jnp.zeros_like(draw(other.aval)) for other in eqn.outvars]
+            for unit in units:
+                found = pull_back(
+                    [unit if other is out else zero for other, zero in zip(eqn.outvars, others, strict=True)]
+                )
+                held.update(i for i, by in zip(active, found, strict=True) if np.count_nonzero(by) > 1)
+    return tuple(sorted(held))
 
 
 def run(
@@ -178,7 +187,7 @@ def run(
 
         if cut and data and (placed := mixed_updates(eqn, known)) is not None:
             operands[placed] = jax.lax.stop_gradient(operands[placed])
-        for place in bent_operands(eqn) if cut and data else ():
+        for place in held_operands(eqn) if cut and data else ():
             operands[place] = jax.lax.stop_gradient(operands[place])
         outs = bind_eqn(eqn, *operands)
         stop = cut and data and mixes(eqn, constant, jaxpr)

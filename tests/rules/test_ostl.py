@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from foretrace._jax import eval_jaxpr
+from foretrace.compiler.positions import TransitionKind
+from foretrace.compiler.recurrence import recurrent_group
 from foretrace.engine.linearise import Linearised
 from foretrace.engine.plan import make_plan
 from foretrace.engine.sequence import States, run_steps
@@ -22,7 +24,10 @@ DIAGONALS = [
     "LSTM, fused gates and a tuple of states",
     "lateral coupling by a roll",
     "module: marked ALIF in one packed state",
+    "module: marked GRU, reset after the matmul",
+    "marked weight for each group",
 ]
+EVERY = [name if name in DIAGONALS else pytest.param(name, marks=pytest.mark.slow) for name in [m.name for m in MODELS]]
 
 
 @pytest.mark.parametrize(("name", "block"), CASES)
@@ -38,7 +43,7 @@ def test_recurrent_weights_count() -> None:
     assert not np.allclose(whole["w_in"], direct["w_in"], rtol=1e-2)
 
 
-@pytest.mark.parametrize("name", DIAGONALS)
+@pytest.mark.parametrize("name", EVERY)
 def test_carries_by_the_diagonal_of_the_whole_step(name: str) -> None:
     model = next(model for model in MODELS if model.name == name)
     graph, built = compiled(model)
@@ -47,10 +52,28 @@ def test_carries_by_the_diagonal_of_the_whole_step(name: str) -> None:
     steps = run_steps(plan, params, States(hidden, other), [jnp.stack([x]) for x in inputs[0]])[1]
     found = jax.jit(lambda: OSTLRecurrent().transitions(Linearised(plan, plan.weights(params), steps)))()
     for group, carrying in zip(graph.hidden_groups, found, strict=True):
-        rows = [jnp.stack([entry[0] for entry in row], axis=-1) for row in carrying]
+        if group.positions.kind is TransitionKind.RELABELLED:
+            continue
+        zero = jnp.zeros(group.varshape)
+        rows = [jnp.stack([zero if entry is None else entry[0] for entry in row], axis=-1) for row in carrying]
         np.testing.assert_allclose(
             jnp.stack(rows, axis=-2), _diagonal(graph, group, params, hidden, other, inputs[0]), atol=1e-12
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "operators"),
+    [
+        ("LSTM, fused gates and a tuple of states", 1),
+        ("module: marked GRU, reset after the matmul", 3),
+        ("marked GRU, reset before the matmul", None),
+    ],
+)
+def test_a_way_back_through_one_product_is_read_off_its_weight(name: str, operators: int | None) -> None:
+    graph, _ = compiled(next(model for model in MODELS if model.name == name))
+    found = recurrent_group(graph, graph.hidden_groups[0])
+    assert found is not None
+    assert (None if found.returns is None else len(found.returns)) == operators
 
 
 def _diagonal(graph: Any, group: Any, params: Any, hidden: Any, other: Any, x: Any) -> np.ndarray:
