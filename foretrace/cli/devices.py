@@ -63,8 +63,8 @@ def begin_processes(options: argparse.Namespace) -> None:
         jax.distributed.initialize(*given)
     except ValueError as error:  # what it could not find out
         raise UsageError(
-            f"The processes cannot be joined: {error} Where no SLURM, Open MPI or Kubernetes says which there are, give "
-            "--coordinator-address HOST:PORT, --num-processes N and --process-id I."
+            f"The processes cannot be joined: {error} Where no SLURM, Open MPI or Kubernetes says which there are, "
+            "give --coordinator-address HOST:PORT, --num-processes N and --process-id I."
         ) from error
 
 

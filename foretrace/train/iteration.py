@@ -116,13 +116,17 @@ class Training:
     def begin(self, persistent: Any) -> Any:
         """The carry before the first step of a trial, where it belongs."""
         carry = self.trainable.begin(persistent)
-        return carry if self.placement is None else jax.lax.with_sharding_constraint(carry, self.placement.shardings.carry)
+        return (
+            carry if self.placement is None else jax.lax.with_sharding_constraint(carry, self.placement.shardings.carry)
+        )
 
     def iterate(self, state: TrainState, trial: Any = None) -> tuple[TrainState, dict[str, jax.Array]]:
         """One iteration on a batch of trials, or on one that is drawn from the task; and its metrics."""
         key, of_trials = jax.random.split(state.key)
         trial = self.task.sample(of_trials, self.batch_size) if trial is None else trial
-        trial = trial if self.placement is None else jax.lax.with_sharding_constraint(trial, self.placement.of_trial(trial))
+        trial = (
+            trial if self.placement is None else jax.lax.with_sharding_constraint(trial, self.placement.of_trial(trial))
+        )
         steps = trial.inputs.shape[0]
         pull = None if self.rates is None else pull_of(self.rates, state.rates, steps, self.dt)
         external = None if self.external is None else self.external(trial)

@@ -26,17 +26,14 @@ class Placement:
     """Where the arrays of a run are.
 
     Attributes:
-        shardings: Those of the learner, with all axes of the mesh left to XLA.
+        mesh: The devices, with all axes left to XLA.
+        shardings: Those of the learner, on that mesh.
         batch_size: Trials in a batch.
     """
 
+    mesh: Mesh
     shardings: Shardings
     batch_size: int
-
-    @property
-    def mesh(self) -> Mesh:
-        """The devices."""
-        return self.shardings.sequence.mesh
 
     @property
     def everywhere(self) -> NamedSharding:
@@ -69,7 +66,9 @@ class Placement:
         own = [(keys, jnp.shape(leaf), place) for (keys, leaf), place in zip(paths, places, strict=True)]
 
         def place_of(keys: Any, leaf: Any) -> NamedSharding:
-            fitting = (place for end, shape, place in own if keys[len(keys) - len(end) :] == end and shape == leaf.shape)
+            fitting = (
+                place for end, shape, place in own if keys[len(keys) - len(end) :] == end and shape == leaf.shape
+            )
             return next(fitting, self.everywhere)
 
         return jax.tree_util.tree_map_with_path(place_of, opt_state)
@@ -92,9 +91,10 @@ def placement_of(shardings: Any, params: Any, batch_size: int) -> Placement:
             f"`shardings` are those of a learner, `learner.shardings(mesh, batch='data')`; got "
             f"{type(shardings).__name__}."
         )
-    if jax.tree.structure(shardings.params) != jax.tree.structure(params):
+    given, own = map(_form, (shardings.params, params))
+    if given != own:
         raise ValueError("`shardings` are those of another learner: its parameters have other names.")
-    mesh = shardings.sequence.mesh
+    mesh: Any = shardings.sequence.mesh
     processes = {device.process_index for device in mesh.devices.flat}
     if len(processes) > 1 and mesh.size != jax.device_count():
         raise ValueError(
@@ -109,8 +109,12 @@ def placement_of(shardings: Any, params: Any, batch_size: int) -> Placement:
     kinds = (AxisType.Auto,) * len(mesh.axis_names)
     automatic = Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
     moved = lambda place: NamedSharding(automatic, place.spec)
-    own = {field.name: getattr(shardings, field.name) for field in dataclasses.fields(shardings)}
-    return Placement(Shardings(**jax.tree.map(moved, own)), batch_size)
+    parts = {field.name: getattr(shardings, field.name) for field in dataclasses.fields(shardings)}
+    return Placement(automatic, Shardings(**jax.tree.map(moved, parts)), batch_size)
+
+
+def _form(values: Any) -> Any:
+    return jax.tree.structure(values)
 
 
 def placed(values: Any, shardings: Any) -> Any:

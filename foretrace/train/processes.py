@@ -44,7 +44,9 @@ class Processes:
         """Whether there are others."""
         return self.count > 1
 
-    def told(self, read: Callable[[], Value], encode: Callable[[Value], bytes], decode: Callable[[bytes], Value]) -> Value:
+    def told(
+        self, read: Callable[[], Value], encode: Callable[[Value], bytes], decode: Callable[[bytes], Value]
+    ) -> Value:
         """What the first process reads, in every process.
 
         Args:
@@ -77,6 +79,11 @@ class Processes:
             return arrived
         greatest = int(np.max(from_processes(np.asarray(arrived or 0))))
         return Signals(greatest) if greatest else None
+
+    def where(self, condition: bool) -> list[int]:
+        """The numbers of the processes in which a condition holds, the same in all of them."""
+        held = from_processes(np.asarray(condition)) if self.several else [condition]
+        return [number for number, found in enumerate(held) if found]
 
 
 def processes_of(mesh: Any) -> Processes:

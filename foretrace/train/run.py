@@ -167,7 +167,7 @@ class Run:
         return "interrupted" if self._told_to_end() else reason or "iterations"
 
     def _told_to_end(self) -> bool:
-        """Whether a signal has arrived, in this process or in another one; all processes ask after the same iteration."""
+        """Whether a signal has arrived, in this process or in another one; all of them ask at the same place."""
         self._agreed = self._agreed or self.processes.agreed(self.signals.arrived)
         return self._agreed is not None
 
@@ -244,10 +244,12 @@ class Run:
         own = self.settings = describe(plain, self.state, iterate, self.named)
         first = self.processes.told(lambda: own, lambda settings: json.dumps(settings).encode(), json.loads)
         others = [*differences(first, own), *filter(None, [other_versions(first, own)])]
-        if others:
+        strange = self.processes.where(bool(others))
+        if strange:
+            said = f", here {', '.join(others)}" if others else ""
             raise ValueError(
-                f"The first process has {', '.join(others)} in process {self.processes.index}: start all processes "
-                "with the same settings and the same versions."
+                f"Process {strange[0]} was started with other settings or versions than the first one{said}: start all "
+                "processes of a run in the same way."
             )
 
     def _place(self) -> None:

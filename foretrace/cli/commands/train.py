@@ -111,7 +111,12 @@ def _train(options: argparse.Namespace, first: bool) -> int:
             print(f"auto      {learner.choice!r}", flush=True)
         if mesh is not None:
             print(f"devices   {devices_text(mesh)}", flush=True)
-    settings = {"shardings": shardings, "stop": goal, "patience": options.patience, "checkpoint_every": options.checkpoint_every}
+    settings = {
+        "shardings": shardings,
+        "stop": goal,
+        "patience": options.patience,
+        "checkpoint_every": options.checkpoint_every,
+    }
     try:
         result = experiment.fit(options, learner, folder, **settings)
     except KeyboardInterrupt:
