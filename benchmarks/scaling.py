@@ -1,9 +1,9 @@
 """One gradient on one and on two devices of one core each, and what devices exchange as they become more.
 
-Times are those of `learner.grad` by D_RTRL over a sequence, in processes that take turns: a device is one core, to which
-its process is pinned, and XLA may use no more threads for it. What is exchanged is read from the compiled programs: the
-arrays of their collectives, counted for the algorithms that are usual (in a ring of D devices each one sends
-2 (D - 1) / D of an array for an all-reduce, and (D - 1) / D for an all-gather or an all-to-all).
+Times are those of `learner.grad` by D_RTRL over a sequence, in processes that take turns: a device is one core, to
+which its process is pinned, and XLA may use no more threads for it. What is exchanged is read from the compiled
+programs: the arrays of their collectives, counted for the algorithms that are usual (in a ring of D devices each one
+sends 2 (D - 1) / D of an array for an all-reduce, and (D - 1) / D for an all-gather or an all-to-all).
 
     python benchmarks/scaling.py            # print the tables
     python benchmarks/scaling.py --write    # and write docs/results/scaling.md
@@ -141,7 +141,8 @@ class Group:
         for process in self.processes:
             assert process.stdin is not None
             print(json.dumps(what), file=process.stdin, flush=True)
-        return [self._answer(process) for process in self.processes][0]
+        first, *_ = [self._answer(process) for process in self.processes]
+        return first
 
     def _answer(self, process: "subprocess.Popen[str]") -> dict[str, Any]:
         assert process.stdout is not None

@@ -98,7 +98,11 @@ def compared(axes: Any, kind: AxisType = AxisType.Auto, make: Any = make_learner
     best = 0.0 if one.best is None else apart(many.best.params, one.best.params)
     losses = apart([r["loss"] for r in many.metrics], [r["loss"] for r in one.metrics])
     devices = {len(leaf.devices()) for leaf in jax.tree.leaves((many.state.params, many.state.opt_state))}
-    return {"apart": max(apart(many.params, one.params), best, losses), "devices": sorted(devices)}
+    moments = many.state.opt_state[-1 if "clip" in options else 0]
+    moments = (moments[0] if "clip" in options else moments).mu
+    pairs = zip(*map(jax.tree.leaves, (moments, many.state.params)), strict=True)
+    alike = all(moment.sharding == param.sharding for moment, param in pairs)
+    return {"apart": max(apart(many.params, one.params), best, losses), "devices": sorted(devices), "alike": alike}
 
 
 def module() -> Any:

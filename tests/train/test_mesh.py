@@ -41,6 +41,7 @@ def as_on_one_device(found: Any) -> None:
         if case in found:
             assert found[case]["devices"] == [devices], case
             assert found[case]["apart"] < ROUNDING, case
+            assert found[case]["alike"], case  # moments of Adam lie where their parameters do
 
 
 def goes_on(found: Any) -> None:
