@@ -20,11 +20,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 ROOT = Path(__file__).parent.parent.parent
 LOOPBACK = "127.0.0.1"
 NEVER = 1_000_000
+WAIT = 900
+"""Seconds after which a run does not get on; a machine may be busy."""
 TASK = "evidence --set n_cues=1 --set cue=6 --set gap=2 --set delay=2 --set recall=4 --set n_test=4"
 WORDS = f"train {TASK} --hidden 4 --batch 4 --cell RNN --validate-every 4 --checkpoint-every 3".split()
 ROUNDING = 1e-10
 """In double precision the sums of two processes are some 1e-16 apart, and so are the weights after tens of updates, of
 size 1e-2 each. Adam divides by the size of a gradient, so a small one carries its rounding on enlarged."""
+
+
+def _free_port() -> str:
+    with socket.socket() as free:
+        free.bind((LOOPBACK, 0))
+        return str(free.getsockname()[1])
 
 
 class Started:
@@ -48,19 +56,27 @@ class Started:
             *words: For both.
             further: For the second one alone.
         """
-        with socket.socket() as free:
-            free.bind((LOOPBACK, 0))
-            address = f"{LOOPBACK}:{free.getsockname()[1]}"
+        address = f"{LOOPBACK}:{_free_port()}"
         joined = f"--distributed --coordinator-address {address} --num-processes 2 --process-id".split()
         return [
             self.command(*WORDS, *words, *own, *joined, str(number), JAX_COORDINATOR_BIND_ADDRESS=address)
             for number, own in enumerate([(), further])
         ]
 
+    def two_by_slurm(self, *words: str) -> list["subprocess.Popen[str]"]:
+        """The same, with the variables in the place of words that SLURM starts the tasks of a job with."""
+        port = _free_port()
+        job = {"SLURM_JOB_ID": "77", "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
+        job |= {"JAX_COORDINATOR_PORT": port, "JAX_COORDINATOR_BIND_ADDRESS": f"{LOOPBACK}:{port}"}
+        return [
+            self.command(*WORDS, *words, "--distributed", **job, SLURM_PROCID=number, SLURM_LOCALID=number)
+            for number in "01"
+        ]
+
     def alone(self, *words: str) -> None:
         """Runs a process to its end."""
         process = self.command(*WORDS, *words)
-        _, said = process.communicate(timeout=300)
+        _, said = process.communicate(timeout=WAIT)
         assert process.returncode == 0, said
 
 
@@ -80,7 +96,7 @@ def lines(folder: Path) -> int:
 
 def wait_for(folder: Path, wanted: int, processes: Any) -> None:
     """Waits until a run has written some lines."""
-    end = time.monotonic() + 300
+    end = time.monotonic() + WAIT
     while lines(folder) < wanted:
         assert time.monotonic() < end, "the run does not get on"
         assert all(process.poll() is None for process in processes), [p.communicate() for p in processes]
@@ -123,7 +139,7 @@ def test_either_process_told_to_end_ends_both_and_the_run_is_saved(started: Star
     both = started.two("--iterations", str(NEVER), "--folder", str(folder))
     wait_for(folder, 5, both)
     both[who].send_signal(signal.SIGTERM)
-    said = [process.communicate(timeout=120) for process in both]
+    said = [process.communicate(timeout=WAIT) for process in both]
     assert [process.returncode for process in both] == [128 + signal.SIGTERM] * 2
     assert "ended by SIGTERM, and saved. Go on with:" in said[0][1]
     assert "foretrace" not in "".join(said[1])  # the other one says nothing
@@ -131,11 +147,11 @@ def test_either_process_told_to_end_ends_both_and_the_run_is_saved(started: Star
     ends_as_if_never_stopped(started, folder)
 
 
-def test_resumed_in_two_processes(started: Started, tmp_path: Path) -> None:
+def test_resumed_in_two_processes_as_slurm_starts_them(started: Started, tmp_path: Path) -> None:
     folder, done = tmp_path / "run", "12"
     started.alone("--iterations", "6", "--folder", str(folder), "--quiet")
-    both = started.two("--iterations", done, "--folder", str(folder), "--resume")
-    said = [process.communicate(timeout=300) for process in both]
+    both = started.two_by_slurm("--iterations", done, "--folder", str(folder), "--resume")
+    said = [process.communicate(timeout=WAIT) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     assert "going on after iteration 6" in said[0][1]
     ends_as_if_never_stopped(started, folder)
@@ -145,7 +161,7 @@ def test_error_of_the_first_process_ends_all(started: Started, tmp_path: Path) -
     folder = tmp_path / "run"
     started.alone("--iterations", "2", "--folder", str(folder), "--quiet")
     both = started.two("--iterations", "4", "--folder", str(folder))
-    said = [process.communicate(timeout=120)[1] for process in both]
+    said = [process.communicate(timeout=WAIT)[1] for process in both]
     assert [process.returncode for process in both] == [2, 1], said
     assert "holds a run: go on with it by --resume" in said[0]
     assert "The first process ended with FileExistsError" in said[1]
@@ -153,7 +169,7 @@ def test_error_of_the_first_process_ends_all(started: Started, tmp_path: Path) -
 
 def test_other_settings_in_another_process_are_refused(started: Started, tmp_path: Path) -> None:
     both = started.two("--iterations", "4", "--folder", str(tmp_path / "run"), further=["--seed", "7"])
-    said = [process.communicate(timeout=120)[1] for process in both]
+    said = [process.communicate(timeout=WAIT)[1] for process in both]
     assert [process.returncode for process in both] == [1, 1], said
     assert all("Process 1 was started with other settings or versions than the first one" in text for text in said)
     assert "here `seed` = 0 (now 7)" in said[1]
