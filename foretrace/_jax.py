@@ -45,10 +45,13 @@ __all__ = [
     "ShapedArray",
     "Var",
     "ad",
+    "all_of",
     "batching",
     "bind_eqn",
     "close_jaxpr",
     "eval_jaxpr",
+    "from_first_process",
+    "from_processes",
     "get_opaque_trace_state",
     "held_jaxprs",
     "is_complex",
@@ -243,6 +246,29 @@ def on_auto_axes(function: Callable[..., Any], mesh: Any, shardings: Callable[[]
             return function(*args)
 
     return called
+
+
+def all_of(array: Any) -> np.ndarray:
+    """An array of many devices as a whole; where it lies in several processes, all of them must ask."""
+    if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
+        return np.asarray(array)
+    return np.asarray(_multihost().process_allgather(array, tiled=True))
+
+
+def from_processes(array: np.ndarray) -> np.ndarray:
+    """The arrays of all processes, of one shape, along a new first axis."""
+    return np.asarray(_multihost().process_allgather(array))
+
+
+def from_first_process(data: bytes) -> bytes:
+    """The bytes that the first of several processes gives, in all of them; what the others give does not count."""
+    sent = lambda data: np.asarray(_multihost().broadcast_one_to_all(np.frombuffer(data, np.uint8))).tobytes()
+    length = int.from_bytes(sent(len(data).to_bytes(8, "little")), "little")
+    return sent(data.ljust(length)[:length])
+
+
+def _multihost() -> Any:
+    return importlib.import_module("jax.experimental.multihost_utils")
 
 
 def is_complex(aval: Any) -> bool:

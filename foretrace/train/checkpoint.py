@@ -149,24 +149,29 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     """
     data = Path(path).read_bytes()
     try:
-        return _decode(data)
+        return decode(data)
     except CheckpointError as error:
         raise CheckpointError(f"`{path}` is not a whole checkpoint: {error}") from None
 
 
-def encode(values: Any, note: dict[str, Any]) -> bytes:
-    """A pytree and a note as the bytes of a file."""
+def encode(values: Any, note: dict[str, Any], units: dict[str, str] | None = None) -> bytes:
+    """A pytree and a note as the bytes of a file; `units` are those of arrays that were taken off."""
     leaves = _flat(values)[0]
     stored = {name: _stored(without_unit(leaf)) for name, leaf in leaves.items()}
     kinds = {name: kind for name, (_, kind) in stored.items() if kind is not None}
-    units = {name: str(leaf.unit) for name, leaf in leaves.items() if is_quantity(leaf)}
+    units = units or {name: str(leaf.unit) for name, leaf in leaves.items() if is_quantity(leaf)}
     about = {"format": FORMAT, "version": VERSION, "sha256": _NO_DIGEST}
     about |= {"note": json.dumps(note), "kinds": json.dumps(kinds), "units": json.dumps(units)}
     arrays = {name: array for name, (array, _) in stored.items()}
     return _sealed(bytearray(_safetensors().save(arrays, metadata=about)))
 
 
-def _decode(data: bytes) -> Checkpoint:
+def decode(data: bytes) -> Checkpoint:
+    """What the bytes of a file hold.
+
+    Raises:
+        CheckpointError: They are damaged, or those of something else.
+    """
     sound = len(data) > 8 and 8 + int.from_bytes(data[:8], "little") <= len(data)
     end = 8 + int.from_bytes(data[:8], "little")
     found = _DIGEST.search(data, 8, end) if sound else None

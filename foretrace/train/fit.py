@@ -8,11 +8,14 @@ from typing import Any, TextIO
 import jax
 import jax.numpy as jnp
 
+from foretrace.learners.devices import Shardings
 from foretrace.tasks import BatchTask, as_task
 from foretrace.train.checkpoint import name_of
 from foretrace.train.folder import Folder
 from foretrace.train.iteration import Training, TrainState
 from foretrace.train.losses import Rates, StepLoss, milliseconds, take_readout, take_spikes
+from foretrace.train.placement import Placement, placement_of
+from foretrace.train.processes import processes_of
 from foretrace.train.progress import Progress, stream_of
 from foretrace.train.result import Result
 from foretrace.train.run import Run
@@ -38,6 +41,7 @@ def fit(
     readout: Callable[[Any], Any] = take_readout,
     spikes: Callable[[Any], Any] = take_spikes,
     external: Callable[[Any], Any] | None = None,
+    shardings: Shardings | None = None,
     validate_every: int | None = None,
     stop: bool | Goal | Callable[[Mapping[str, Any]], bool] | None = None,
     patience: int | None = None,
@@ -70,6 +74,8 @@ def fit(
         readout: Takes the readout from what a step returns; by default `out` of a record that has it, or everything.
         spikes: Takes the spikes, `(batch, neurons)`; by default `spikes` of a record that has them.
         external: From a batch of trials to what the rule takes at each step, time first (`OSTTP`, `ThreeFactor`).
+        shardings: Where arrays are placed on many devices, from `learner.shardings(mesh, batch="data")`; None for one
+            device. See docs/many_devices.md, also for several processes.
         validate_every: Iterations between validations on `task.test_trials`; the last iteration is validated too.
         stop: True to stop at the task's goal, or a goal `(metric, '<' or '>', value)`, or a function of the metrics of
             a validation.
@@ -112,6 +118,7 @@ def fit(
         )
     trainable = _trainable(learner)(batch_size, seed, params, state)
     _check_params(trainable.params)
+    placement = _placement(shardings, trainable.params, batch_size)
     if isinstance(task, BatchTask):
         task = task.for_outputs(_readout_width(trainable.learner, readout))
     training = Training(
@@ -125,9 +132,11 @@ def fit(
         rates=_rates(rate_target, rate_cost, rate_memory),
         external=external,
         dt=milliseconds(task.dt),
+        placement=placement,
     )
     first = training.start(seed)
     _check_output(training, first)
+    leads = processes_of(None if placement is None else placement.mesh).leads
     named = dict(seed=seed, clip=clip, rate_target=rate_target, rate_cost=rate_cost, rate_memory=rate_memory)
     run = Run(
         training,
@@ -135,7 +144,7 @@ def fit(
         Stopping(checked_goal(stop, task), patience),
         named,
         None if folder is None else Folder(Path(folder), keep),
-        Progress(iterations, f"{task.name} {trainable.rule.split(' ')[0]}", stream_of(progress)),
+        Progress(iterations, f"{task.name} {trainable.rule.split(' ')[0]}", stream_of(progress if leads else False)),
     )
     return run.go(iterations, resume, validate_every, checkpoint_every)
 
@@ -148,6 +157,17 @@ def _trainable(learner: Any) -> Callable[..., Any]:
             '`foretrace.compile(model, "D_RTRL", x, ...)`, or back through time by the rule `"BPTT"`.'
         )
     return found
+
+
+def _placement(shardings: Any, params: Any, batch_size: int) -> Placement | None:
+    if shardings is not None:
+        return placement_of(shardings, params, batch_size)
+    if jax.process_count() > 1:
+        raise ValueError(
+            f"There are {jax.process_count()} processes, and each would train a network of its own: say where arrays "
+            'are placed, `shardings=learner.shardings(jax.make_mesh((jax.device_count(),), ("data",)), batch="data")`.'
+        )
+    return None
 
 
 def _clipped(optimizer: Any, clip: float) -> Any:

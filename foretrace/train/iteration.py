@@ -6,7 +6,7 @@ compiled once; the number of the iteration is a value in the state and no consta
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,9 @@ from foretrace.engine.sequence import scan_blocks
 from foretrace.learners.training import Trainable
 from foretrace.train.checkpoint import is_key
 from foretrace.train.losses import Beside, Rates, StepLoss, mean_rate, pull_of, rate_cost, rates_of
+
+if TYPE_CHECKING:
+    from foretrace.train.placement import Placement
 
 
 class TrainState(NamedTuple):
@@ -60,6 +63,7 @@ class Training:
         rates: How firing rates are pulled; None for not at all.
         external: From a batch of trials to what the rule takes at each step; None for most rules.
         dt: The time step in milliseconds.
+        placement: Where arrays are on many devices; None for one.
     """
 
     trainable: Trainable
@@ -72,6 +76,7 @@ class Training:
     rates: Rates | None
     external: Callable[[Any], Any] | None
     dt: float
+    placement: "Placement | None" = None
 
     def start(self, seed: int) -> TrainState:
         """The state before the first iteration."""
@@ -106,17 +111,27 @@ class Training:
 
     def run(self, params: Any, persistent: Any, inputs: Any) -> Any:
         """The outputs of all steps of a batch of trials, without learning."""
-        return self.trainable.learner.run(params, self.trainable.begin(persistent), inputs)[1]
+        return self.trainable.learner.run(params, self.begin(persistent), inputs)[1]
+
+    def begin(self, persistent: Any) -> Any:
+        """The carry before the first step of a trial, where it belongs."""
+        carry = self.trainable.begin(persistent)
+        return (
+            carry if self.placement is None else jax.lax.with_sharding_constraint(carry, self.placement.shardings.carry)
+        )
 
     def iterate(self, state: TrainState, trial: Any = None) -> tuple[TrainState, dict[str, jax.Array]]:
         """One iteration on a batch of trials, or on one that is drawn from the task; and its metrics."""
         key, of_trials = jax.random.split(state.key)
         trial = self.task.sample(of_trials, self.batch_size) if trial is None else trial
+        trial = (
+            trial if self.placement is None else jax.lax.with_sharding_constraint(trial, self.placement.of_trial(trial))
+        )
         steps = trial.inputs.shape[0]
         pull = None if self.rates is None else pull_of(self.rates, state.rates, steps, self.dt)
         external = None if self.external is None else self.external(trial)
         items = {"xs": trial.inputs, "ys": Beside(trial.targets, trial.mask, pull), "external": external}
-        carry = state.carry if self.stream else self.trainable.begin(state.persistent)
+        carry = state.carry if self.stream else self.begin(state.persistent)
         before = (state.params, state.opt_state, carry)
         every = min(self.update_every or steps, steps)
         (params, opt_state, carry), (losses, seen, norms) = scan_blocks(self._period, before, items, every)

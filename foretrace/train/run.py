@@ -4,13 +4,20 @@ The loop itself does little: it calls the one compiled function of `foretrace.tr
 validates now and then, and writes checkpoints. A checkpoint holds the whole `TrainState` and the best network so far,
 so a run that goes on from one ends with exactly the weights of a run that was never stopped. An iteration counts when
 all of it is done, its validation included; what a signal, a NaN or an error breaks off is as if it had not begun.
+
+On many devices the state is whole until the run is opened, and is shared out then. Of several processes the first one
+has the folder; all of them read from it what the first one tells, and stop after the same iteration.
 """
 
+import dataclasses
+import json
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from functools import partial
 from signal import SIGINT
+from signal import Signals as Signal
 from typing import Any
 
 import jax
@@ -19,11 +26,13 @@ import numpy as np
 
 from foretrace.errors import NonFiniteError
 from foretrace.train.best import Best
-from foretrace.train.checkpoint import Checkpoint, CheckpointError, CheckpointWarning, name_of
+from foretrace.train.checkpoint import Checkpoint, CheckpointError, CheckpointWarning, decode, encode, name_of
 from foretrace.train.feeding import Feed, is_fed
 from foretrace.train.folder import Folder, MetricsFile, Record
 from foretrace.train.iteration import Training, TrainState, fixed
 from foretrace.train.note import Note, note_of
+from foretrace.train.placement import gathered, placed
+from foretrace.train.processes import processes_of
 from foretrace.train.progress import VALIDATION, Progress
 from foretrace.train.result import DivergedError, Result, Terminated, validation_of
 from foretrace.train.settings import (
@@ -68,8 +77,16 @@ class Run:
         self.state, self.records = state, list[Record]()
         self.best: Best | None = None
         self.metrics: MetricsFile | None = None
-        self.iterate, self.evaluate = jax.jit(self._iterate), jax.jit(training.evaluate)
+        self.iterate, self.evaluate = jax.jit(partial(_iterate, training)), jax.jit(training.evaluate)
+        self.processes = processes_of(None if training.placement is None else training.placement.mesh)
+        self._places: Any = None
+        self._agreed: Signal | None = None
         self._best_saved: Best | None = None
+
+    @property
+    def arrived(self) -> Signal | None:
+        """The signal that the run is to end by; of several processes, the one that all of them know of."""
+        return self._agreed if self.processes.several else self.signals.arrived
 
     def go(self, iterations: int, resume: bool, validate_every: int | None, checkpoint_every: int) -> Result:
         """The whole run.
@@ -80,7 +97,7 @@ class Run:
             validate_every: Iterations between validations.
             checkpoint_every: Iterations between checkpoints.
         """
-        if self.folder is None:  # nothing to save: a process that is told to end may do so at once
+        if self.folder is None and not self.processes.several:  # nothing to save: a process may end at once
             result, failure = self._go(iterations, resume, validate_every, checkpoint_every)
         else:
             with self.signals.watched():
@@ -88,8 +105,8 @@ class Run:
         if failure is not None:
             kept = "" if result.folder is None else f" The run until then is in `{result.folder}`."
             raise DivergedError(f"{failure}{kept}", result) from failure
-        if self.signals.arrived not in (None, SIGINT):
-            raise Terminated(self.signals.arrived, result)
+        if self.arrived not in (None, SIGINT):
+            raise Terminated(self.arrived, result)
         return result
 
     def _go(self, iterations: int, resume: bool, validate_every: int | None, checkpoint_every: int) -> Any:
@@ -103,19 +120,20 @@ class Run:
             except NonFiniteError as error:
                 reason, failure = "not finite", error
             except BaseException:
-                with suppress(OSError):  # a full disk, for instance, may be what the error is about
-                    self._end()
+                if not self.processes.several:  # others may know of no error, and would be waited for
+                    with suppress(OSError):  # a full disk, for instance, may be what the error is about
+                        self._end()
                 raise
             if reason in ("interrupted", "not finite"):
                 self._end()
-        self.training.trainable.finish(self.state.params, self.state.persistent, self.state.carry)
+        params, persistent, carry = self._kept((self.state.params, self.state.persistent, self.state.carry))
+        self.training.trainable.finish(params, persistent, carry)
         path, done = None if self.folder is None else self.folder.path, int(self.state.iteration)
-        arrived = self.signals.arrived
+        arrived = self.arrived
         by_signal = "" if arrived in (None, SIGINT) else f" by {arrived.name}; it is saved in `{path}`"
         self.progress.close(f"{done} iterations: {REASONS[reason]}{by_signal}")
-        return Result(
-            self.state.params, self.records, self.state, reason, path, self.best, self.progress.label
-        ), failure
+        result = Result(params, self.records, self.state, reason, path, self.best, self.progress.label)
+        return result, failure
 
     def _end(self) -> None:
         """Saves what was done before an iteration was broken off."""
@@ -133,7 +151,7 @@ class Run:
             reason = "data" if done < iterations and feed.empty() else None
         while reason is None and done < iterations:
             began, done = time.perf_counter(), done + 1
-            with self.signals.breaking():
+            with nullcontext() if self.processes.several else self.signals.breaking():
                 state, record = self._next(done, feed.take())
                 ended = done < iterations and feed.empty()
                 if validate_every is not None and (done % validate_every == 0 or done == iterations or ended):
@@ -141,10 +159,17 @@ class Run:
             record["seconds"] = round(time.perf_counter() - began, 4)
             self._take(state, record)
             self.progress.update(record)
+            if self.processes.several and self._told_to_end():
+                break
             reason = self.stopping.reason(validation_of(record)) or ("data" if ended else None)
             if done % checkpoint_every == 0 or done >= iterations or reason is not None:
                 self._save()
-        return "interrupted" if self.signals.arrived is not None else reason or "iterations"
+        return "interrupted" if self._told_to_end() else reason or "iterations"
+
+    def _told_to_end(self) -> bool:
+        """Whether a signal has arrived, in this process or in another one; all of them ask at the same place."""
+        self._agreed = self._agreed or self.processes.agreed(self.signals.arrived)
+        return self._agreed is not None
 
     def _feed(self, done: int) -> Feed:
         """The batches from the next iteration on."""
@@ -153,21 +178,17 @@ class Run:
 
     def _next(self, done: int, trial: Any) -> tuple[TrainState, Record]:
         """The state after one more iteration, on a batch of trials if there is one, and its metrics."""
+        given = [] if trial is None else [self._placed_trial(trial)]
         with _callbacks_told(done):
-            state, found, finite = self.iterate(self.state, *([] if trial is None else [trial]))
+            state, found, finite = self.iterate(self.state, *given)
             record = {"iteration": done, **_plain(found)}
         _require_finite(record, state.params, finite)
         return state, record
 
-    def _iterate(self, state: TrainState, *given: Any) -> tuple[TrainState, dict[str, jax.Array], list[jax.Array]]:
-        """One iteration, its metrics, and whether each parameter is finite after it."""
-        state, found = self.training.iterate(state, *given)
-        return state, found, [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state.params)]
-
     def _validated(self, state: TrainState) -> Record:
         batches, counts = [], []
         for trial in self.training.task.test_trials(self.training.batch_size):
-            batches.append(_plain(self.evaluate(state.params, state.persistent, trial)))
+            batches.append(_plain(self.evaluate(state.params, state.persistent, self._placed_trial(trial))))
             counts.append(float(getattr(trial, "n_trials", self.training.batch_size)))
         if not batches:
             raise ValueError(f"The task `{self.training.task.name}` gave no test trials.")
@@ -177,13 +198,13 @@ class Run:
     def _take(self, state: TrainState, record: Record) -> None:
         """Counts an iteration as done. The state comes last: what an error finds without it is taken back."""
         if record["iteration"] == 1:
-            self.first = first_numbers(record, self.state.params, state.params)
+            self.first = first_numbers(record, *self._whole((self.state.params, state.params)))
         self.records.append(record)
         if self.metrics is not None:
             self.metrics.append(record)
         validated = validation_of(record)
         if validated is not None and self.stopping.see(validated):
-            self.best = Best(record["iteration"], validated, state.params, state.persistent)
+            self.best = Best(record["iteration"], validated, *self._kept((state.params, state.persistent)))
         self.state = state
 
     @contextmanager
@@ -192,23 +213,68 @@ class Run:
         if self.folder is None:
             if resume:
                 raise ValueError("`resume=True` goes on with the run in a folder: say which with `folder=`.")
+            self._describe()
+            self._place()
             yield
             return
-        with self.folder.opened():
-            if self.folder.checkpoints and not resume:
-                raise FileExistsError(
-                    f"`{self.folder.path}` holds a run. Go on with it by `resume=True`, or name another folder."
-                )
-            self.folder.refuse_remains()
-            found = self.folder.latest()
-            self.settings = describe(self.training, self.state, self.iterate, self.named)
+        folder, told = self.folder, self.processes.told
+        with ExitStack() as kept:
+            found = told(lambda: _opened(folder, resume, kept), _encoded, _decoded)
+            self._describe()
+            self._place()
             if found is not None:
-                self._restore(self.folder, found, note_of(found))
-            self.records = self.folder.cut_metrics(int(self.state.iteration))
-            with closing(self.folder.open_metrics()) as self.metrics:
-                if found is None:
-                    self._save()
-                yield
+                self._restore(folder, found, note_of(found))
+                self._place()
+            done = int(self.state.iteration)
+            self.records = told(lambda: folder.cut_metrics(done), lambda lines: json.dumps(lines).encode(), json.loads)
+            if self.processes.leads:
+                self.metrics = kept.enter_context(closing(folder.open_metrics()))
+            if found is None:
+                self._save()
+            yield
+
+    def _describe(self) -> None:
+        """Notes the settings of the run, which know of no devices; those of all processes must be the same."""
+        if self.folder is None and not self.processes.several:
+            return
+        plain, iterate = self.training, self.iterate
+        if plain.placement is not None:
+            plain = dataclasses.replace(plain, placement=None)
+            iterate = jax.jit(partial(_iterate, plain))
+        own = self.settings = describe(plain, self.state, iterate, self.named)
+        first = self.processes.told(lambda: own, lambda settings: json.dumps(settings).encode(), json.loads)
+        others = [*differences(first, own), *filter(None, [other_versions(first, own)])]
+        strange = self.processes.where(bool(others))
+        if strange:
+            said = f", here {', '.join(others)}" if others else ""
+            raise ValueError(
+                f"Process {strange[0]} was started with other settings or versions than the first one{said}: start all "
+                "processes of a run in the same way."
+            )
+
+    def _place(self) -> None:
+        """Shares the state out over the devices."""
+        placement = self.training.placement
+        if placement is None:
+            return
+        if self._places is None:
+            self._places = placement.of_state(self.state, self.training.trainable.persistent)
+            copies = placement.everywhere
+            self.iterate = jax.jit(partial(_iterate, self.training), out_shardings=(self._places, copies, copies))
+            self.evaluate = jax.jit(self.training.evaluate, out_shardings=copies)
+        self.state = placed(self.state, self._places)
+
+    def _placed_trial(self, trial: Any) -> Any:
+        placement = self.training.placement
+        return trial if placement is None else placed(trial, placement.of_trial(trial))
+
+    def _whole(self, values: Any) -> Any:
+        """Arrays as a whole, in the memory of the host where they were on many devices; all processes must ask."""
+        return values if self.training.placement is None else gathered(values)
+
+    def _kept(self, values: Any) -> Any:
+        """Arrays as they are where there is one device."""
+        return values if self.training.placement is None else jax.tree.map(fixed, gathered(values))
 
     def _restore(self, folder: Folder, found: Checkpoint, note: Note) -> None:
         others = differences(note.settings, self.settings)
@@ -230,25 +296,23 @@ class Run:
             self.best = Best(note.best["iteration"], note.best["metrics"], **kept)
             self.stopping.best = note.best["metrics"]["loss"]
         self.stopping.waited = note.waited
-        folder.set_aside_after(note.lines)
+        if self.processes.leads:
+            folder.set_aside_after(note.lines)
         self.progress.say(f"going on after iteration {note.lines}")
 
     def _compare_first(self, folder: Folder, note: Note) -> None:
         """Compares by the first iteration what other versions write as other programs, and says what came of it."""
         said = f"The run in `{folder.path}` was made with {other_versions(note.settings, self.settings)}"
         if note.first is None or note.settings.get(START) != self.settings[START]:
-            warnings.warn(
+            return self._warn(
                 f"{said}, and its first iteration cannot be run again to compare: see to it that task, network and "
-                "optimizer are those of that run.",
-                CheckpointWarning,
-                stacklevel=2,
+                "optimizer are those of that run."
             )
-            return
         try:
             task = self.training.task
             first = task.sample(self.state.key, self.training.batch_size) if is_fed(task) else None
             state, record = self._next(1, first)
-            others = unlike(note.first, first_numbers(record, self.state.params, state.params))
+            others = unlike(note.first, first_numbers(record, *self._whole((self.state.params, state.params))))
         except NonFiniteError:
             others = ["finite numbers (now it has not)"]
         if others:
@@ -256,24 +320,52 @@ class Run:
                 f"{said}. Its first iteration had {', '.join(others)}. Give the task, the network and the optimizer of "
                 "that run; if they are, go on with its versions, or name another folder."
             )
-        warnings.warn(
+        self._warn(
             f"{said}. Its first iteration was run again and is the same but for rounding; bit for bit the run will not "
-            "be as if it had never been stopped.",
-            CheckpointWarning,
-            stacklevel=2,
+            "be as if it had never been stopped."
         )
 
+    def _warn(self, text: str) -> None:
+        if self.processes.leads:
+            warnings.warn(text, CheckpointWarning, stacklevel=3)
+
     def _save(self) -> None:
-        if self.folder is None or self.metrics is None:
+        if self.folder is None:
+            return
+        state = self._whole(self.state)
+        if self.metrics is None:  # another process has the folder
             return
         self.metrics.sync()
         best = None if self.best is None else {"iteration": self.best.iteration, "metrics": self.best.metrics}
         if self.best is not None and best is not None and self.best is not self._best_saved:
             self.folder.save_best(self.training.trainable.weights(self.best.params, self.best.persistent), best)
             self._best_saved = self.best
-        done = int(self.state.iteration)
+        done = int(state.iteration)
         note = Note(self.settings, done, best, self.stopping.waited, self.first)
-        self.folder.save(done, _saved(self.state, self.best), note.plain())
+        self.folder.save(done, _saved(state, self.best), note.plain())
+
+
+def _iterate(training: Training, state: TrainState, *given: Any) -> tuple[TrainState, dict[str, Any], list[jax.Array]]:
+    """One iteration, its metrics, and whether each parameter is finite after it."""
+    state, found = training.iterate(state, *given)
+    return state, found, [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state.params)]
+
+
+def _opened(folder: Folder, resume: bool, kept: ExitStack) -> Checkpoint | None:
+    """The checkpoint to go on from, if there is one; nobody else can use the folder until `kept` is closed."""
+    kept.enter_context(folder.opened())
+    if folder.checkpoints and not resume:
+        raise FileExistsError(f"`{folder.path}` holds a run. Go on with it by `resume=True`, or name another folder.")
+    folder.refuse_remains()
+    return folder.latest()
+
+
+def _encoded(found: Checkpoint | None) -> bytes:
+    return b"" if found is None else encode(found.arrays, found.note, found.units)
+
+
+def _decoded(data: bytes) -> Checkpoint | None:
+    return decode(data) if data else None
 
 
 def _saved(state: TrainState, best: Best | None) -> dict[str, Any]:

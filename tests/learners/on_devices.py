@@ -50,15 +50,15 @@ def adaptive(params, state, x):
     return {"v": v - 0.1 * state["a"], "a": 0.9 * state["a"] + 0.1 * v}, jnp.tanh(v)
 
 
-def learner_of(step, rule, block=None, **options):
+def learner_of(step, rule, block=None, batch=BATCH, **options):
     names = {"gated": ("h",), "adaptive": ("v", "a")}[step.__name__]
     used = (
         {name: PARAMS[name] for name in GATED}
         if step is gated
         else {name: PARAMS[name] for name in ("enter", "recurrent", "decay")}
     )
-    state = {name: jnp.zeros((BATCH, UNITS)) for name in names}
-    return ft.compile(step, rule, jnp.ones((BATCH, INPUTS)), params=used, state=state, block=block, **options)
+    state = {name: jnp.zeros((batch, UNITS)) for name in names}
+    return ft.compile(step, rule, jnp.ones((batch, INPUTS)), params=used, state=state, block=block, **options)
 
 
 def loss(out, y):
@@ -78,8 +78,8 @@ def collectives(text):
 
 
 def case(learner, mesh, **axes):
-    width = OUTPUTS if len(learner.params) == 5 else UNITS
-    xs, ys = 4 * normal(5, STEPS, BATCH, INPUTS), normal(6, STEPS, BATCH, width)
+    width, batch = OUTPUTS if len(learner.params) == 5 else UNITS, jax.tree.leaves(learner.state)[0].shape[0]
+    xs, ys = 4 * normal(5, STEPS, batch, INPUTS), normal(6, STEPS, batch, width)
     grad = jax.jit(lambda *given: learner.grad(*given, loss=loss))
     one = grad(learner.params, learner.init(), xs, ys)
     one = (one, grad(learner.params, one[1], xs, ys)[0])
@@ -126,6 +126,7 @@ def main():
         found[f"units {kind.name}"] = case(learner_of(adaptive, "D_RTRL"), mesh_of(kind, units=4), units="units")
         both = mesh_of(kind, data=2, units=2)
         found[f"both {kind.name}"] = case(learner_of(gated, "D_RTRL"), both, batch="data", units="units")
+    found["as many units as samples"] = case(learner_of(gated, "D_RTRL", batch=UNITS), four, batch="data")
     print("found " + json.dumps(found))
 
 

@@ -50,7 +50,7 @@ def test_every_block_of_steps_has_one_all_reduce(found):
     assert found["blocks"]["collectives"] == ["all-reduce in loop", *ONE]
 
 
-@pytest.mark.parametrize("case", ["two states", "pp_prop", "EProp", "OTTT"])
+@pytest.mark.parametrize("case", ["two states", "pp_prop", "EProp", "OTTT", "as many units as samples"])
 def test_so_it_is_for_several_states_and_other_rules(found, case):
     assert found[case]["collectives"] == ONE
 
@@ -59,6 +59,16 @@ def test_so_it_is_for_several_states_and_other_rules(found, case):
 def test_sharded_units_gather_their_activity_once_in_a_step(found, axes):
     within = [what for what in found[f"units {axes}"]["collectives"] if what.endswith("loop")]
     assert within == ["all-gather in loop"]
+
+
+def test_batch_and_units_of_one_size_are_told_apart():
+    step = lambda w, h, x: (jnp.tanh(x @ w["enter"] + h @ w["recurrent"]), h)
+    params, like = {"enter": jnp.ones((4, 4)), "recurrent": jnp.ones((4, 4))}, jnp.ones((4, 4))
+    learner = ft.compile(step, "D_RTRL", like, params=params, state=like)
+    places = learner.shardings(jax.make_mesh((1, 1), ("data", "units")), batch="data", units="units")
+    assert tuple(places.carry.state.spec) == ("data", "units")
+    assert {tuple(place.spec) for place in jax.tree.leaves(places.carry.trace)} == {(None, "data", None, "units")}
+    assert {tuple(place.spec) for place in jax.tree.leaves(places.params)} == {(None, "units")}
 
 
 def test_shardings_have_the_form_of_what_they_place(learner):

@@ -20,6 +20,14 @@ from foretrace.cli.arguments import (
     run_folder,
     whole,
 )
+from foretrace.cli.devices import (
+    add_device_arguments,
+    begin_processes,
+    devices_text,
+    heard_once,
+    mesh_of,
+    shardings_of,
+)
 from foretrace.cli.experiment import Experiment, add_arguments, describe, make_experiment
 from foretrace.cli.own_model import add_model_arguments
 from foretrace.cli.rules import RuleChoice
@@ -37,6 +45,7 @@ EXAMPLES = [
     "foretrace train adding --cell LSTM --hidden 64 --lr 3e-3 --rule pp_prop --rule-set decay_or_rank=0.95",
     "foretrace train adding --rule auto --memory 200MB                the best gradient that fits the memory",
     "foretrace train dms --folder runs/dms --resume                   goes on where it stopped",
+    "foretrace train evidence --mesh data=4                           the batch on four devices",
     "foretrace train my_task.py:MyTask --cell GRU --hidden 32         a task, arrays or batches, of your own",
     "foretrace train my.py:MyTask --model my.py:step                  and a model of your own",
 ]
@@ -70,13 +79,22 @@ def add(commands: Any) -> None:
     end.add_argument("--resume", action="store_true", help="go on with the run in --folder")
     end.add_argument("--checkpoint-every", type=whole, default=50, metavar="N", help="iterations between checkpoints")
     end.add_argument("--quiet", action="store_true", help="no progress, results alone")
+    add_device_arguments(parser.add_argument_group("many devices"))
 
 
 def run(options: argparse.Namespace) -> int:
     """Trains, and says how it went."""
+    begin_processes(options)
+    with heard_once() as first:
+        return _train(options, first)
+
+
+def _train(options: argparse.Namespace, first: bool) -> int:
+    """Trains; of several processes the first one makes the folder, and writes the files."""
     from foretrace.train import DivergedError, Terminated
 
     experiment = make_experiment(options)
+    mesh = mesh_of(options, experiment.batch_size)
     rule = _rule(experiment, options)
     goal = goal_of(options.stop, experiment.task)
     check_folder(options)
@@ -85,23 +103,31 @@ def run(options: argparse.Namespace) -> int:
     learner = experiment.learner(rule)
     if learner.choice is not None:
         rule = RuleChoice(learner.choice.rule, learner.choice.options, learner.choice.options)
-    folder = folder_of(options, rule)
+    shardings = shardings_of(learner, mesh)
+    folder = _folder_for_all(options, rule, mesh)
     if not options.quiet:
         print("\n".join([*describe(experiment), f"rule      {_rule_text(rule, learner)}"]), flush=True)
         if learner.choice is not None:
             print(f"auto      {learner.choice!r}", flush=True)
-    settings = {"stop": goal, "patience": options.patience, "checkpoint_every": options.checkpoint_every}
+        if mesh is not None:
+            print(f"devices   {devices_text(mesh)}", flush=True)
+    settings = {
+        "shardings": shardings,
+        "stop": goal,
+        "patience": options.patience,
+        "checkpoint_every": options.checkpoint_every,
+    }
     try:
         result = experiment.fit(options, learner, folder, **settings)
     except KeyboardInterrupt:
         return _interrupted(options, folder)
     except DivergedError as error:
-        _finish(options, experiment, rule, error.result, goal)
+        _finish(options, experiment, rule, error.result, goal, first)
         raise CommandError(str(error)) from error
     except Terminated as end:
-        _finish(options, experiment, rule, end.result, goal, by=f"ended by {end.signal.name}, and saved")
+        _finish(options, experiment, rule, end.result, goal, first, by=f"ended by {end.signal.name}, and saved")
         return int(end.code or FAILED)
-    return _finish(options, experiment, rule, result, goal)
+    return _finish(options, experiment, rule, result, goal, first)
 
 
 def _rule(experiment: Experiment, options: argparse.Namespace) -> RuleChoice:
@@ -168,6 +194,15 @@ def check_folder(options: argparse.Namespace) -> None:
         raise UsageError("--resume goes on with the run in a folder: say which with --folder.")
 
 
+def _folder_for_all(options: argparse.Namespace, rule: RuleChoice, mesh: Any) -> Path | None:
+    """Where the run is saved; of several processes the first one makes a new folder."""
+    from foretrace.train.processes import processes_of
+
+    made = lambda: str(folder_of(options, rule) or "")
+    named = processes_of(mesh).told(made, str.encode, bytes.decode)
+    return Path(named) if named else None
+
+
 def folder_of(options: argparse.Namespace, rule: RuleChoice) -> Path | None:
     """Where the run is saved: the folder given, or a new one."""
     if options.no_folder:
@@ -196,6 +231,7 @@ def _finish(
     rule: RuleChoice,
     result: Any,
     goal: Any,
+    first: bool,
     by: str = "interrupted",
 ) -> int:
     """The table, the verdict, and the files."""
@@ -204,7 +240,7 @@ def _finish(
     from foretrace.train.stopping import REASONS
 
     print(f"\n{result.table(rows=10, columns=_columns(result, goal or experiment.task.goal))}\n")
-    files = [] if result.folder is None else write_files(options, experiment, rule, result, goal)
+    files = [] if result.folder is None or not first else write_files(options, experiment, rule, result, goal)
     reached = f", {goal_text(goal)}" if goal and result.stopped_because == "goal" else ""
     print(f"{result.iterations} iterations, {result.seconds:.1f} s: {REASONS[result.stopped_because]}{reached}")
     if result.best is not None and result.best.iteration < result.iterations:
