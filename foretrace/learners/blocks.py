@@ -43,8 +43,9 @@ def even_block(length: int, largest: int) -> int:
 
 
 def steps_in_block(plan: Plan, rule: Rule, block: int | None, length: int) -> int:
-    """How many of some steps are taken as one block."""
-    return block if block is not None else even_block(length, default_block(plan, rule))
+    """How many of some steps are taken as one block: a multiple of what the rule takes together."""
+    size = block if block is not None else even_block(length, default_block(plan, rule))
+    return -(-size // rule.block_multiple) * rule.block_multiple
 
 
 def trace_bytes(plan: Plan, rule: Rule) -> int:

@@ -49,6 +49,7 @@ class Rule:
         segment: Steps between the states that an exact rule keeps, where it runs the steps between them again; None
             where it keeps what every step leaves.
         in_pieces: Whether a block is walked in pieces, so that the derivatives of a few steps are held at a time.
+        block_multiple: What the length of a block is a multiple of, the last one of a call aside.
     """
 
     name: ClassVar[str]
@@ -57,6 +58,10 @@ class Rule:
     keeps_traces: ClassVar[bool] = True
     in_pieces: ClassVar[bool] = False
     segment: int | None = None
+
+    @property
+    def block_multiple(self) -> int:
+        return 1
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         if args and hasattr(args[0], "states") and callable(args[0]):
@@ -98,6 +103,17 @@ class Rule:
         None where one trace stands for all parameters together.
         """
         return None
+
+    def certificate(self, plan: Plan, trace: Any) -> jax.Array:
+        """An upper bound on the norm of the error of all gradients so far, against RTRL's.
+
+        Raises:
+            NotSupportedError: The rule has none.
+        """
+        raise NotSupportedError(
+            f"{self.name} has no bound on the error of its gradient. `LowRank(certify=True)` carries one along; "
+            "`compare_gradients` measures the error of any rule against BPTT."
+        )
 
 
 def require_windows(rule: Rule) -> None:
