@@ -26,7 +26,7 @@ the sum of these over windows and samples.
 import functools
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -50,6 +50,7 @@ from foretrace.rules.whole_step import (
     hidden_size,
     join,
     join_cotangents,
+    join_hidden,
     split_hidden,
     weights_of,
 )
@@ -166,22 +167,22 @@ class LowRank(Rule):
     def _window(self, plan: Plan, params: Sequence[Any], weights: Weights, carry: Any, block: Block) -> Any:
         """One window: the gradient of its losses, and the compression at its end."""
         trace, total = carry
-        window = Window(plan, weights, block.steps)
-        after, direct = _DIRECT.advance(plan, params, block, trace.direct)
-        bound = trace.bound
+        window, bound, sketched = Window(plan, weights, block.steps), trace.bound, trace.basis.shape[-1] > 0
+        by_direct, direct = _DIRECT.advance(plan, params, block if not sketched else _lossless(block), trace.direct)
         if total is not None:
             by_weights, start = window.pull(jnp.zeros(hidden_size(plan), hidden_dtype(plan)), block.cotangents)
             found = weights.pull_back(added(by_weights, _credited(plan, trace, start)))
             if bound is not None:
                 missed = _norm_of_missing(plan, bound.gram, start)
-                if not trace.basis.shape[-1]:  # D-RTRL leaves out mixing within the window, too
-                    missed = missed + _norm([a - b for a, b in zip(found, after, strict=True)])
+                if by_direct is not None:  # D-RTRL leaves out mixing within the window, too
+                    missed = missed + _norm([a - b for a, b in zip(found, by_direct, strict=True)])
                 bound = bound._replace(total=bound.total + missed.astype(bound.total.dtype))
-            if not trace.basis.shape[-1]:
-                found = after
-            total = added(total, found)
-        rest = _Rest(plan, window, trace, direct)
-        basis, rows = rest.compressed() if trace.basis.shape[-1] else (trace.basis, trace.rows)
+            total = added(total, found if by_direct is None else by_direct)
+        rest, basis, rows = _Rest(plan, window, trace, direct), trace.basis, trace.rows
+        if sketched:
+            recent = jax.tree.map(lambda a: a[-RECENT:], block.steps)
+            basis = _leading(plan, Window(plan, weights, recent), trace)
+            rows, _ = rest.rows(jnp.swapaxes(basis, 1, 2))
         if bound is not None:
             bound = bound._replace(gram=rest.missing(bound.gram, basis, rows))
         return Sketch(direct, basis, rows, bound), total
@@ -199,6 +200,11 @@ class LowRank(Rule):
 
 
 _DIRECT = D_RTRL()
+RECENT = 8  # steps at the end of a window that tell the directions of its rest
+
+
+def _lossless(block: Block) -> Block:
+    return replace(block, cotangents=None)
 
 
 def _floating(plan: Plan, block: Block) -> Block:
@@ -208,6 +214,25 @@ def _floating(plan: Plan, block: Block) -> Block:
     usable = [is_float(getattr(atom, "aval", atom)) for atom in plan.program.output_outvars]
     outputs = [c if one else None for c, one in zip(block.cotangents.outputs, usable, strict=True)]
     return replace(block, cotangents=replace(block.cotangents, outputs=outputs))
+
+
+def _leading(plan: Plan, recent: Window, trace: Sketch) -> jax.Array:
+    """An orthonormal basis of about the directions in which the rest is largest.
+
+    One step of subspace iteration, `orth(R R^T Q)`. For that the products of rows are taken where the weights meet
+    data, and not weight by weight: what enters at two steps is as much alike as the states before them.
+    """
+    own = _layout(plan)
+    hidden = join_hidden(recent.steps.hidden, lead=1)[:, own.elements]
+    alike = 1 + jnp.einsum("asm,bsm->sab", hidden, hidden)
+    found, transpose = jax.vjp(_each(recent.mixing), own.spread(jnp.swapaxes(trace.basis, 1, 2)))
+    arriving, starts = found
+    by_y = [jnp.einsum("sab,skb...->ska...", alike.astype(y.dtype), y) for y in arriving.y]
+    flat = [rows.reshape(*rows.shape[:2], math.prod(rows.shape[2:])) for rows in trace.rows]
+    gram = sum(rows @ jnp.swapaxes(rows, 1, 2) for rows in flat).astype(starts.dtype)
+    sketched = own.collect(starts) @ trace.basis @ gram @ jnp.swapaxes(trace.basis, 1, 2)
+    (columns,) = transpose((arriving._replace(y=by_y), own.spread(sketched)))
+    return jnp.linalg.qr(jnp.swapaxes(own.collect(columns), 1, 2))[0]
 
 
 class _Rest:
@@ -226,30 +251,23 @@ class _Rest:
 
     def rows(self, vectors: jax.Array) -> tuple[list[jax.Array], jax.Array]:
         """`v^T R` and `v^T Phi` for vectors `(samples, any number, states)` of each sample's states."""
-        found, start = jax.vmap(jax.vmap(self._row))(self.own.spread(vectors))
-        start = self.own.collect(start)
-        shares = jnp.einsum("skm,smr->skr", start, self.before.basis)
-        carried = [jnp.einsum("skr,sr...->sk...", shares.astype(b.dtype), b) for b in self.before.rows]
-        return [(a + b).astype(b.dtype) for a, b in zip(found, carried, strict=True)], start
+        found, starts = _each(self._row)(self.own.spread(vectors))
+        starts = self.own.collect(starts)
+        shares = starts @ self.before.basis
+        return [(a + _mixed(shares, b)).astype(b.dtype) for a, b in zip(found, self.before.rows, strict=True)], starts
 
     def _row(self, end: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+        """A row but for the sketch: by the window's own steps, and by the traces of D-RTRL before and after it."""
         found, start = self.window.pull(end)
         _add_direct(self.plan, self.before.direct, start, found)
         _add_direct(self.plan, self.direct, -end, found)
         return [found[place] for place in self.own.places], start
 
-    def compressed(self) -> tuple[jax.Array, list[jax.Array]]:
-        """The basis and the rows that are kept."""
-        ahead = jnp.swapaxes(self.before.basis, 1, 2)
-        found, transpose = jax.vjp(lambda vectors: self.rows(vectors)[0], ahead)
-        basis, _ = jnp.linalg.qr(jnp.swapaxes(transpose(found)[0], 1, 2))
-        return basis, self.rows(jnp.swapaxes(basis, 1, 2))[0]
-
     def missing(self, gram: jax.Array, basis: jax.Array, rows: Sequence[jax.Array]) -> jax.Array:
         """`S` after the window."""
         samples, states = self.own.elements.shape
         every, jacobian = self.rows(jnp.broadcast_to(jnp.eye(states, dtype=basis.dtype), (samples, states, states)))
-        lost = [a - jnp.einsum("smr,sr...->sm...", basis.astype(b.dtype), b) for a, b in zip(every, rows, strict=True)]
+        lost = [a - _mixed(basis, b) for a, b in zip(every, rows, strict=True)]
         lost = jax.vmap(jax.vmap(self._by_params))(lost).astype(gram.dtype)
         return _sum_bound(jacobian @ gram @ jnp.swapaxes(jacobian, 1, 2), lost @ jnp.swapaxes(lost, 1, 2))
 
@@ -259,6 +277,17 @@ class _Rest:
             gradients[place] = row.astype(gradients[place].dtype)
         found = self.window.weights.pull_back(gradients)
         return join([found[place] for place in self.own.params])
+
+
+def _each(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of each vector of each sample, side by side."""
+    return jax.vmap(jax.vmap(function))
+
+
+def _mixed(shares: jax.Array, rows: jax.Array) -> jax.Array:
+    """Sums of each sample's rows: `(samples, k, rank)` by `(samples, rank, *shape)`, as products of two matrices."""
+    flat = shares.astype(rows.dtype) @ rows.reshape(*rows.shape[:2], math.prod(rows.shape[2:]))
+    return flat.reshape(*shares.shape[:2], *rows.shape[2:])
 
 
 def _sum_bound(one: jax.Array, two: jax.Array) -> jax.Array:

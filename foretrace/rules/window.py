@@ -7,7 +7,7 @@ weight gets is added up over the steps at the end, in one product of matrices.
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,20 @@ from foretrace.engine.evaluate import Step, run_perturbed, zero_shifts
 from foretrace.engine.in_step import in_step_gradient
 from foretrace.engine.linearise import Cotangents, Linearised, Signals, fitting
 from foretrace.engine.plan import Plan
+from foretrace.engine.sweep import credit
 from foretrace.rules.whole_step import Weights, join_hidden, split_hidden
+
+
+class Arriving(NamedTuple):
+    """What arrives at the weights.
+
+    Attributes:
+        y: Cotangents of the output of each linear operator at each step.
+        weights: Gradients of the weights that act otherwise than by such an operator, summed over the steps.
+    """
+
+    y: list[jax.Array]
+    weights: list[jax.Array]
 
 
 class Window:
@@ -44,6 +57,19 @@ class Window:
         Returns:
             One gradient for each weight, and the cotangent of the hidden states before the first step.
         """
+        arriving, start = self.arriving(end, cotangents)
+        return self.gradients(arriving), start
+
+    def gradients(self, arriving: "Arriving") -> list[jax.Array]:
+        """One gradient for each weight."""
+        by_weights = self.plan.zero_gradients()
+        for place, found in zip(self._places, arriving.weights, strict=True):
+            by_weights[place] = found
+        signals = Signals([], [], arriving.y, by_weights)
+        return in_step_gradient(self.plan, self._linearised, signals, [None] * len(self.plan.links))
+
+    def arriving(self, end: jax.Array, cotangents: Cotangents | None = None) -> tuple["Arriving", jax.Array]:
+        """As `pull`, with what arrives at the weights not yet made gradients."""
 
         def back(carry: Any, item: Any) -> tuple[Any, Any]:
             later, total = carry
@@ -63,11 +89,27 @@ class Window:
 
         zeros = [jnp.zeros_like(self.weights.values[place]) for place in self._places]
         (start, others), by_y = jax.lax.scan(back, (end, zeros), (self.steps, cotangents), reverse=True)
-        by_weights = self.plan.zero_gradients()
-        for place, found in zip(self._places, others, strict=True):
-            by_weights[place] = found
-        signals = Signals([], [], by_y, by_weights)
-        return in_step_gradient(self.plan, self._linearised, signals, [None] * len(self.plan.links)), start
+        return Arriving(by_y, others), start
+
+    def mixing(self, end: jax.Array) -> tuple["Arriving", jax.Array]:
+        """As `arriving`, without what arrives along direct paths alone, of which traces of D-RTRL tell."""
+        plan, lin = self.plan, self._linearised
+        found, start = self.arriving(end)
+        by_y, by_weights = list(found.y), list(found.weights)
+        states = split_hidden(plan, end)
+        for key, link in {(link.y_var, link.group.index): link for link in plan.links}.items():
+            group = link.group
+            later = group.cotangent_slots(plan.of_group(group, states))
+            nothing = [jnp.zeros((lin.count, *group.varshape), group.dtype)] * group.num_state
+            after, _ = credit(group, lin.transition(group), nothing, None, later)
+            direct = lin.pull(link, after)
+            if key[0] in plan.saved_vars:
+                place = plan.saved_vars.index(key[0])
+                by_y[place] = by_y[place] - direct
+            elif link.weight_index in self._places:
+                place = self._places.index(link.weight_index)
+                by_weights[place] = by_weights[place] - direct.sum(axis=0).reshape(by_weights[place].shape)
+        return Arriving(by_y, by_weights), start
 
     def _run(self, step: Step, own: Sequence[Any], ys: Sequence[Any], hidden: jax.Array) -> tuple[list[Any], jax.Array]:
         weights = list(self.weights.values)
