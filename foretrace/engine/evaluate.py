@@ -126,9 +126,7 @@ def _read(env: Mapping[Any, Any], atom: Any) -> Any:
     return atom.val if isinstance(atom, Literal) else env[atom]
 
 
-def _run(
-    plan: Plan, eqn: JaxprEqn, env: Mapping[Any, Any], saved: Mapping[Var, Any], by_previous: bool
-) -> list[Any]:
+def _run(plan: Plan, eqn: JaxprEqn, env: Mapping[Any, Any], saved: Mapping[Var, Any], by_previous: bool) -> list[Any]:
     operands = [_read(env, atom) for atom in eqn.invars]
     occurrence = plan.linear.get(id(eqn))
     if occurrence is None:

@@ -1,26 +1,26 @@
 """Low-rank RTRL: D-RTRL's direct part of the influence, and a sketch of a chosen rank of all the rest.
 
 With `J_t` and `G_t` the derivatives of the whole step by previous states and by parameters, RTRL carries
-`P_t = J_t P_{t-1} + G_t`, and D-RTRL the direct part `E_t` of it. The rest is kept as `P_t - E_t ~ Q_t B_t`, where `Q_t`
-has `rank` orthonormal columns, for every sample of a batch by itself.
+`P_t = J_t P_{t-1} + G_t`, and D-RTRL the direct part `E_t` of it. The rest is kept as `P_t - E_t ~ Q_t B_t`, where
+`Q_t` has `rank` orthonormal columns, for every sample of a batch by itself.
 
 Steps are taken in windows, `every` of them at most. Within a window credit is by reverse mode: `c`, the derivative of
 the window's losses by the states before it, meets `E + Q B` there. At its end the rest is
 
     R = Phi (E + Q B) + sum_k Phi_k G_k - E'        with `Phi` the product of the window's Jacobians `J`
 
-of which a row `v^T R` costs one reverse pass over the window, and a column one forward pass. One step of subspace
-iteration from the last basis, `Q' = orth(R R^T Q)`, and `B' = Q'^T R`, keep the directions that matter: nothing is
-drawn at random, and no array is as large as the rest itself.
+of which a row `v^T R` costs one reverse pass over the window. One step of subspace iteration from the last basis finds
+the directions `Q'` that matter, about `orth(R R^T Q)`, and `B' = Q'^T R` keeps them. Nothing is drawn at random, and
+no array is as large as the rest itself.
 
-The certificate. With `X = P - E - Q B` what is missing, a window takes it to `X' = Phi X + (1 - Q' Q'^T) R`, exactly. If
+The certificate. What is missing, `X = P - E - Q B`, becomes `X' = Phi X + (1 - Q' Q'^T) R` in a window, exactly. If
 `X X^T <= S` (as symmetric matrices), then for any `a > 0`
 
     X' X'^T <= (1 + a) Phi S Phi^T + (1 + 1/a) (1 - Q' Q'^T) R R^T (1 - Q' Q'^T) = S',
 
 since `(x + y)(x + y)^T <= (1 + a) x x^T + (1 + 1/a) y y^T`; the `a` of least trace is taken. Credit within a window is
-exact, so its gradient misses `c^T X` and no more, and `|c^T X| = sqrt(c^T X X^T c) <= sqrt(c^T S c)`. The certificate is
-the sum of these over windows and samples.
+exact, so its gradient misses `c^T X` and no more, and `|c^T X| = sqrt(c^T X X^T c) <= sqrt(c^T S c)`. The certificate
+is the sum of these over windows and samples.
 """
 
 import functools
@@ -39,6 +39,7 @@ from foretrace._jax import is_complex, is_float
 from foretrace.compiler import HistoryKind
 from foretrace.compiler.batch import find_samples
 from foretrace.engine.plan import Plan
+from foretrace.engine.slots import total
 from foretrace.errors import NotSupportedError
 from foretrace.rules.d_rtrl import D_RTRL, Eligibility, add_credited
 from foretrace.rules.rule import Block, Rule
@@ -103,12 +104,12 @@ class LowRank(Rule):
     Examples:
         >>> from foretrace.rules import LowRank
         >>> LowRank(rank=4)
-        LowRank(rank=4, every=32, certify=False, memory_limit=2147483648)
+        LowRank(rank=4, every=128, certify=False, memory_limit=2147483648)
     """
 
     name: ClassVar[str] = "LowRank"
     rank: int = 16
-    every: int = 32
+    every: int = 128
     certify: bool = False
     memory_limit: int = 2**31
 
@@ -166,10 +167,10 @@ class LowRank(Rule):
 
     def _window(self, plan: Plan, params: Sequence[Any], weights: Weights, carry: Any, block: Block) -> Any:
         """One window: the gradient of its losses, and the compression at its end."""
-        trace, total = carry
+        trace, summed = carry
         window, bound, sketched = Window(plan, weights, block.steps), trace.bound, trace.basis.shape[-1] > 0
         by_direct, direct = _DIRECT.advance(plan, params, block if not sketched else _lossless(block), trace.direct)
-        if total is not None:
+        if summed is not None:
             by_weights, start = window.pull(jnp.zeros(hidden_size(plan), hidden_dtype(plan)), block.cotangents)
             found = weights.pull_back(added(by_weights, _credited(plan, trace, start)))
             if bound is not None:
@@ -177,7 +178,7 @@ class LowRank(Rule):
                 if by_direct is not None:  # D-RTRL leaves out mixing within the window, too
                     missed = missed + _norm([a - b for a, b in zip(found, by_direct, strict=True)])
                 bound = bound._replace(total=bound.total + missed.astype(bound.total.dtype))
-            total = added(total, found if by_direct is None else by_direct)
+            summed = added(summed, found if by_direct is None else by_direct)
         rest, basis, rows = _Rest(plan, window, trace, direct), trace.basis, trace.rows
         if sketched:
             recent = jax.tree.map(lambda a: a[-RECENT:], block.steps)
@@ -185,7 +186,7 @@ class LowRank(Rule):
             rows, _ = rest.rows(jnp.swapaxes(basis, 1, 2))
         if bound is not None:
             bound = bound._replace(gram=rest.missing(bound.gram, basis, rows))
-        return Sketch(direct, basis, rows, bound), total
+        return Sketch(direct, basis, rows, bound), summed
 
     def credit(self, plan: Plan, params: Sequence[Any], trace: Sketch, signal: Sequence[jax.Array]) -> list[jax.Array]:
         return plan.pull_back(params, _credited(plan, trace, join_cotangents(signal)))
@@ -200,6 +201,7 @@ class LowRank(Rule):
 
 
 _DIRECT = D_RTRL()
+UNTOLD = 1e-5  # of the largest column: what counts as no direction
 RECENT = 8  # steps at the end of a window that tell the directions of its rest
 
 
@@ -229,10 +231,14 @@ def _leading(plan: Plan, recent: Window, trace: Sketch) -> jax.Array:
     arriving, starts = found
     by_y = [jnp.einsum("sab,skb...->ska...", alike.astype(y.dtype), y) for y in arriving.y]
     flat = [rows.reshape(*rows.shape[:2], math.prod(rows.shape[2:])) for rows in trace.rows]
-    gram = sum(rows @ jnp.swapaxes(rows, 1, 2) for rows in flat).astype(starts.dtype)
+    gram = total([rows @ jnp.swapaxes(rows, 1, 2) for rows in flat]).astype(starts.dtype)
     sketched = own.collect(starts) @ trace.basis @ gram @ jnp.swapaxes(trace.basis, 1, 2)
     (columns,) = transpose((arriving._replace(y=by_y), own.spread(sketched)))
-    return jnp.linalg.qr(jnp.swapaxes(own.collect(columns), 1, 2))[0]
+    columns = jnp.swapaxes(own.collect(columns), 1, 2)
+    # Where the rest has fewer directions than the basis, the others are told by these cosines and not by rounding.
+    largest = jnp.max(jnp.abs(columns), axis=(1, 2), keepdims=True)
+    begin = _cosines(*columns.shape[1:]).astype(columns.dtype)
+    return jnp.linalg.qr(columns + (UNTOLD * largest + jnp.finfo(columns.dtype).tiny) * begin)[0]
 
 
 class _Rest:
@@ -268,8 +274,8 @@ class _Rest:
         samples, states = self.own.elements.shape
         every, jacobian = self.rows(jnp.broadcast_to(jnp.eye(states, dtype=basis.dtype), (samples, states, states)))
         lost = [a - _mixed(basis, b) for a, b in zip(every, rows, strict=True)]
-        lost = jax.vmap(jax.vmap(self._by_params))(lost).astype(gram.dtype)
-        return _sum_bound(jacobian @ gram @ jnp.swapaxes(jacobian, 1, 2), lost @ jnp.swapaxes(lost, 1, 2))
+        by_params = _each(self._by_params)(lost).astype(gram.dtype)
+        return _sum_bound(jacobian @ gram @ jnp.swapaxes(jacobian, 1, 2), by_params @ jnp.swapaxes(by_params, 1, 2))
 
     def _by_params(self, rows: Sequence[jax.Array]) -> jax.Array:
         gradients = self.plan.zero_gradients()
