@@ -235,10 +235,12 @@ def _leading(plan: Plan, recent: Window, trace: Sketch) -> jax.Array:
     sketched = own.collect(starts) @ trace.basis @ gram @ jnp.swapaxes(trace.basis, 1, 2)
     (columns,) = transpose((arriving._replace(y=by_y), own.spread(sketched)))
     columns = jnp.swapaxes(own.collect(columns), 1, 2)
+    columns = columns.astype(jnp.promote_types(columns.dtype, jnp.float32))  # there is no QR of half precision
     # Where the rest has fewer directions than the basis, the others are told by these cosines and not by rounding.
     largest = jnp.max(jnp.abs(columns), axis=(1, 2), keepdims=True)
     begin = _cosines(*columns.shape[1:]).astype(columns.dtype)
-    return jnp.linalg.qr(columns + (UNTOLD * largest + jnp.finfo(columns.dtype).tiny) * begin)[0]
+    basis, _ = jnp.linalg.qr(columns + (UNTOLD * largest + jnp.finfo(columns.dtype).tiny) * begin)
+    return basis.astype(trace.basis.dtype)
 
 
 class _Rest:
@@ -271,6 +273,8 @@ class _Rest:
 
     def missing(self, gram: jax.Array, basis: jax.Array, rows: Sequence[jax.Array]) -> jax.Array:
         """`S` after the window."""
+        if not self.own.places:
+            return gram
         samples, states = self.own.elements.shape
         every, jacobian = self.rows(jnp.broadcast_to(jnp.eye(states, dtype=basis.dtype), (samples, states, states)))
         lost = [a - _mixed(basis, b) for a, b in zip(every, rows, strict=True)]

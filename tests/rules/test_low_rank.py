@@ -123,7 +123,8 @@ def test_a_readout_and_exact_traces_have_no_rows() -> None:
     params = {"w": jnp.ones((2, 3)), "out": jnp.ones((3, 2))}
     learner = ft.compile(step, LowRank(2), jnp.ones(2), params=params, state=jnp.zeros(3))
     assert learner.init().trace.rows == []
-    assert [rows.shape for rows in LowRank(2).init(small_rnn().plan).rows] == [(2, 2, 2, 3), (2, 2, 2, 3), (2, 2, 3, 3)]
+    shapes = sorted(rows.shape for rows in LowRank(2).init(small_rnn().plan).rows)
+    assert shapes == [(2, 2, 2, 3), (2, 2, 2, 3), (2, 2, 3, 3)]
 
 
 # --- the certificate --------------------------------------------------------------------------------------------------
