@@ -205,8 +205,8 @@ def page(size: Size, found: dict[int, Checked], cost: dict[str, Cost] | None) ->
         f"A network of {size.units} dense tanh units predicts the next point of the Lorenz system (0.02 apart, "
         f"float64) and learns by the gradient of `LowRank(rank={size.rank}, certify=True)`, by RMSprop with a rate of "
         f"{RATE:g}, over {size.steps:,} steps from each of {size.seeds} seeds. At every update the gradient is held "
-        "against that of exact RTRL, which is carried along the same parameters; the cosine is of all weights but the readout's. A "
-        f"published sketch of rank 16 reports {PUBLISHED}.",
+        "against that of exact RTRL, which is carried along the same parameters; the cosine is of all weights but the "
+        f"readout's. A published sketch of rank 16 reports {PUBLISHED}.",
         "\n".join(f"- {line}" for line in (tables.versions("jax"), tables.machine())),
         _targets(size, found, cost),
         "## While it learns",
