@@ -91,9 +91,9 @@ class LowRank(Rule):
     """Low-rank (sketched) RTRL: what D-RTRL keeps, and a sketch of chosen rank of what it leaves out.
 
     Keeps: the traces of D-RTRL, and for each sample `rank` rows of the size of the parameters. Memory: (1 + rank) x
-    parameters x batch. Time: about 3 x rank reverse passes; with `certify`, one for every state element of a sample.
+    parameters x batch. Time: about `rank` reverse passes for each sample; with `certify`, one for every state element.
     `rank=0` is D-RTRL, and a rank of the number of a sample's state elements is RTRL.
-    Paper: the split of the influence into a sparse part and a sketch is that of sketched RTRL, 2026.
+    Paper: a sparse part of the influence and a sketch of the rest are those of sketched RTRL, 2026.
 
     Attributes:
         rank: How many directions of the states the sketch keeps.
