@@ -18,7 +18,7 @@ RULES = {
     "pp_prop": {"decay_or_rank": 0.9},
     "BPTT": {},
     "RTRL": {},
-    "LowRank": {"rank": 2},
+    "LowRank": {"rank": 2, "every": 1},
     "UORO": {},
     "ThreeFactor": {},
 }
