@@ -56,6 +56,7 @@ from foretrace.rules import (
     UORO,
     EProp,
     Hybrid,
+    LowRank,
     OSTLFeedforward,
     OSTLRecurrent,
     Rule,
@@ -97,6 +98,7 @@ __all__ = [
     "ThreeFactor",
     "DNI",
     "Hybrid",
+    "LowRank",
     "BPTT",
     # operators that mark where a weight is trained
     "matmul",

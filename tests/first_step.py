@@ -38,6 +38,7 @@ RULES: dict[str, Rule] = {
     "UORO": rules.UORO(),
     "DNI": rules.DNI(rules.SyntheticGradient(hidden_width=3)),
     "Hybrid": rules.Hybrid(0.9),
+    "LowRank": rules.LowRank(rank=2, every=1),
 }
 TOLERANCE = 1e-8
 # Some operations lower the precision, whoever differentiates.

@@ -80,7 +80,7 @@ def test_every_argument_and_result_is_typed(name: str) -> None:
 GROUPS = {
     "learners": "compile Learner Carry compare_gradients GradientComparison register_frontend",
     "rules": "D_RTRL pp_prop EProp OSTLRecurrent OSTLFeedforward OTTT OTPE OSTTP SnAp RTRL UORO ThreeFactor DNI Hybrid "
-    "BPTT Rule register_rule",
+    "LowRank BPTT Rule register_rule",
     "operators": "matmul grouped_matmul conv sparse_matmul lora_matmul element_wise embedding einsum "
     "untraced register_primitive",
     "graph and report": "ETraceGraph CompilationReport HistoryKind ControlFlowPolicy",

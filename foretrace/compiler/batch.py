@@ -59,6 +59,19 @@ def find_batch(graph: ETraceGraph, group: HiddenGroup) -> Batch:
     return found[group.index]
 
 
+def find_samples(graph: ETraceGraph) -> list[np.ndarray] | None:
+    """The sample that every element of each hidden state belongs to; None where the states are those of one sample.
+
+    Samples never meet in any number of steps, share all parameters, and have inputs of their own.
+    """
+    first, *_ = graph.hidden_groups
+    for axis in _axes(graph, first):
+        seeds, with_input = _all_seeds(graph, first, axis)
+        if with_input and all(var in seeds for var in graph.program.hidden_invars):
+            return [seeds[var].least for var in graph.program.hidden_invars]
+    return None
+
+
 _found: weakref.WeakKeyDictionary[ETraceGraph, dict[int, Batch]] = weakref.WeakKeyDictionary()
 
 

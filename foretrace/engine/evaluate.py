@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from foretrace._jax import JaxprEqn, Literal, Var, bind_eqn
+from foretrace._jax import JaxprEqn, Literal, Var, bind_eqn, is_float
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.engine.plan import Plan
 
@@ -67,6 +67,7 @@ def run_perturbed(
     state_shifts: Sequence[Any],
     held: Collection[Var] = (),
     further_shifts: Mapping[Var, Any] | None = None,
+    by_previous: bool = False,
 ) -> tuple[tuple[list[Any], list[Any]], list[Any]]:
     """Runs one step under perturbations.
 
@@ -78,6 +79,7 @@ def run_perturbed(
         state_shifts: Added to each new hidden state.
         held: New states that are held fixed, but for their shifts.
         further_shifts: Added to any other values of the step.
+        by_previous: Whether derivatives by the step's previous states are asked for as well.
 
     Returns:
         Outputs and new hidden states, and the values of `plan.needed_vars`.
@@ -91,7 +93,7 @@ def run_perturbed(
         shifts[var] = shifts[var] + shift if var in shifts else shift
         env.update({var: env[var] + shift} if var in env else {})
     for eqn in plan.jaxpr.eqns:
-        for var, value in zip(eqn.outvars, _run(plan, eqn, env, saved), strict=True):
+        for var, value in zip(eqn.outvars, _run(plan, eqn, env, saved, by_previous), strict=True):
             value = value + of_y[var] if var in of_y else value
             value = jax.lax.stop_gradient(value) if var in held else value
             env[var] = value + shifts[var] if var in shifts else value
@@ -154,7 +156,7 @@ def _read(env: Mapping[Any, Any], atom: Any) -> Any:
     return atom.val if isinstance(atom, Literal) else env[atom]
 
 
-def _run(plan: Plan, eqn: JaxprEqn, env: Mapping[Any, Any], saved: Mapping[Var, Any]) -> list[Any]:
+def _run(plan: Plan, eqn: JaxprEqn, env: Mapping[Any, Any], saved: Mapping[Var, Any], by_previous: bool) -> list[Any]:
     operands = [_read(env, atom) for atom in eqn.invars]
     occurrence = plan.linear.get(id(eqn))
     if occurrence is None:
@@ -163,7 +165,8 @@ def _run(plan: Plan, eqn: JaxprEqn, env: Mapping[Any, Any], saved: Mapping[Var, 
         operands[weight.index] = jax.lax.stop_gradient(operands[weight.index])
     if len(eqn.outvars) > 1 or occurrence.y_var not in saved:
         return bind_eqn(eqn, *operands)
-    moving = [i for i, a in enumerate(eqn.invars) if not isinstance(a, Literal) and a in plan.differentiable]
+    variables = [(i, a) for i, a in enumerate(eqn.invars) if not isinstance(a, Literal)]
+    moving = [i for i, a in variables if (is_float(a.aval) if by_previous else a in plan.differentiable)]
     moving = [i for i in moving if i not in {weight.index for weight in occurrence.weights}]
     value = saved[occurrence.y_var]
     return [_known(eqn, operands, moving, value) if moving else value]

@@ -48,11 +48,12 @@ def even_block(length: int, largest: int) -> int:
 
 
 def steps_in_block(plan: Plan, rule: Rule, block: BlockSize, length: int) -> int:
-    """How many of some steps are taken as one block."""
+    """How many of some steps are taken as one block: a multiple of what the rule takes together."""
     if isinstance(block, int):
-        return block
-    budget = None if block is None else require_bytes("block", block)
-    return even_block(length, default_block(plan, rule, budget))
+        size = block
+    else:
+        size = even_block(length, default_block(plan, rule, None if block is None else require_bytes("block", block)))
+    return -(-size // rule.block_multiple) * rule.block_multiple
 
 
 def checked_block(value: Any) -> BlockSize:

@@ -179,6 +179,33 @@ class Learner:
         self.model.flatten_state(state)
         return Carry(state, self.rule.init(self.plan))
 
+    def certificate(self, carry: Carry) -> jax.Array:
+        """An upper bound on the error of the gradients so far: the norm of their difference from RTRL's.
+
+        The bound grows from call to call. What a call adds to it bounds the error of that call's gradient. It holds for
+        gradients of `grad` and `train`; those that are taken through `step` are not counted.
+
+        Args:
+            carry: From `grad` or `train`.
+
+        Returns:
+            One number.
+
+        Raises:
+            NotSupportedError: The rule has no bound. `LowRank` has one, with `certify=True`.
+
+        Examples:
+            >>> import jax.numpy as jnp
+            >>> import foretrace as ft
+            >>> step = lambda w, h, x: (jnp.tanh(h @ w + x), h)
+            >>> rule = ft.LowRank(rank=2, certify=True)  # all there is to keep of two states
+            >>> learner = ft.compile(step, rule, jnp.ones(2), params=jnp.eye(2), state=jnp.zeros(2))
+            >>> _, carry, _ = learner.grad(jnp.eye(2), learner.init(), jnp.ones((9, 2)), loss=jnp.sum)
+            >>> bool(learner.certificate(carry) < 1e-6)
+            True
+        """
+        return self.rule.certificate(self.plan, carry.trace)
+
     def shardings(self, mesh: Mesh, *, batch: str | None = None, units: str | None = None) -> Shardings:
         """Where parameters, states and traces are placed on many devices; place them there, and call as on one.
 

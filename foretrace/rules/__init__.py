@@ -7,6 +7,7 @@ from foretrace.rules.dni import DNI, SyntheticGradient
 from foretrace.rules.eprop import EProp
 from foretrace.rules.helpers import FixedRandomFeedback
 from foretrace.rules.hybrid import Hybrid
+from foretrace.rules.low_rank import LowRank
 from foretrace.rules.ostl import OSTLFeedforward, OSTLRecurrent
 from foretrace.rules.osttp import OSTTP
 from foretrace.rules.otpe import OTPE
@@ -38,6 +39,7 @@ __all__ = [
     "ETraceConfig",
     "FixedRandomFeedback",
     "Hybrid",
+    "LowRank",
     "OSTLFeedforward",
     "OSTLRecurrent",
     "Rule",

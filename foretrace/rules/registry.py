@@ -14,6 +14,7 @@ from foretrace.rules.d_rtrl import D_RTRL
 from foretrace.rules.dni import DNI
 from foretrace.rules.eprop import EProp
 from foretrace.rules.hybrid import Hybrid
+from foretrace.rules.low_rank import LowRank
 from foretrace.rules.options import own_options, rule_of_config
 from foretrace.rules.ostl import OSTLFeedforward, OSTLRecurrent
 from foretrace.rules.osttp import OSTTP
@@ -43,6 +44,7 @@ RULES: dict[str, type[Rule]] = {
     "three_factor": ThreeFactor,
     "dni": DNI,
     "rtrl": RTRL,
+    "low_rank": LowRank,
     "hybrid": Hybrid,
     "bptt": BPTT,
 }

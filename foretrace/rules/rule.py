@@ -49,6 +49,8 @@ class Rule:
         segment: Steps between the states that an exact rule keeps, where it runs the steps between them again; None
             where it keeps what every step leaves.
         in_pieces: Whether a block is walked in pieces, so that the derivatives of a few steps are held at a time.
+        certify: Whether an upper bound on the error of the gradient is carried along.
+        block_multiple: What the length of a block is a multiple of, the last one of a call aside.
     """
 
     name: ClassVar[str]
@@ -57,6 +59,11 @@ class Rule:
     keeps_traces: ClassVar[bool] = True
     in_pieces: ClassVar[bool] = False
     segment: int | None = None
+    certify: bool = False
+
+    @property
+    def block_multiple(self) -> int:
+        return 1
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         if args and hasattr(args[0], "states") and callable(args[0]):
@@ -99,9 +106,21 @@ class Rule:
         """
         return None
 
+    def certificate(self, plan: Plan, trace: Any) -> jax.Array:
+        """An upper bound on the norm of the error of all gradients so far, against RTRL's.
+
+        Raises:
+            NotSupportedError: The rule has none.
+        """
+        raise NotSupportedError(
+            f"{self.name} has no bound on the error of its gradient. `LowRank(certify=True)` carries one along; "
+            "`compare_gradients` measures the error of any rule against BPTT."
+        )
+
 
 def require_windows(rule: Rule) -> None:
-    """Refuses windows of exact credit to a rule whose signal comes from outside, which reverse mode would not hear of.
+    """Refuses windows of exact credit to a rule that would not hear of them: its signal comes from outside, or it
+    carries a bound on its error.
 
     Raises:
         NotSupportedError: The rule is of that kind.
@@ -110,4 +129,9 @@ def require_windows(rule: Rule) -> None:
         raise NotSupportedError(
             f"{rule.name} learns from `{rule.external}`, and windows of exact credit know the loss alone. Leave out "
             "`window` and `chunk_size`, and `vjp_method='multi-step'`."
+        )
+    if rule.certify:
+        raise NotSupportedError(
+            f"The bound that {rule.name} carries along knows nothing of windows of exact credit. Leave out `certify`, "
+            "or `window` and `chunk_size` and `vjp_method='multi-step'`: a longer `every` is exact inside of it, too."
         )

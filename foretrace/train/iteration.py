@@ -134,7 +134,7 @@ class Training:
         carry = state.carry if self.stream else self.begin(state.persistent)
         before = (state.params, state.opt_state, carry)
         every = min(self.update_every or steps, steps)
-        (params, opt_state, carry), (losses, seen, norms) = scan_blocks(self._period, before, items, every)
+        (params, opt_state, carry), (losses, seen, norms, bounds) = scan_blocks(self._period, before, items, every)
         found = None if seen.spikes is None else rates_of(seen.spikes, self.dt)
         after = TrainState(
             params=params,
@@ -149,16 +149,20 @@ class Training:
         metrics = {"loss": jnp.sum(losses) - pulled, **self._measured(seen.output, trial, found)}
         if self.rates is not None:
             metrics["rate_loss"] = rate_cost(self.rates, found)
-        return after, metrics | {"gradient_norm": jnp.mean(norms)}
+        metrics["gradient_norm"] = jnp.mean(norms)
+        return after, metrics if bounds is None else metrics | {"certificate": jnp.mean(bounds)}
 
     def _period(self, before: Any, items: dict[str, Any]) -> tuple[Any, Any]:
         """Some steps under constant parameters, and one update."""
-        params, opt_state, carry = before
-        grads, carry, (losses, seen) = self.trainable.learner.grad(params, carry, **items, loss=self.loss, has_aux=True)
+        params, opt_state, start = before
+        learner = self.trainable.learner
+        grads, carry, (losses, seen) = learner.grad(params, start, **items, loss=self.loss, has_aux=True)
         updates, opt_state = self.optimizer.update(grads, opt_state, params)
         params = jax.tree.map(lambda p, change: (p + change).astype(p.dtype), params, updates)
         norm = jnp.sqrt(sum(jnp.sum(jnp.abs(g) ** 2) for g in jax.tree.leaves(grads)))
-        return (params, opt_state, carry), (losses, seen, jnp.broadcast_to(norm, losses.shape))
+        bound = learner.certificate(carry) - learner.certificate(start) if learner.rule.certify else None
+        found = [None if value is None else jnp.broadcast_to(value, losses.shape) for value in (norm, bound)]
+        return (params, opt_state, carry), (losses, seen, *found)
 
     def _estimate(self, before: Any, found: Any) -> Any:
         if self.rates is None:

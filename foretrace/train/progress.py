@@ -11,7 +11,7 @@ LINES = 20  # plain lines for a whole run, about
 MOST_LINES = 100  # with those of validations
 SHOWN = 4  # metrics in a line
 VALIDATION = "validation_"
-HIDDEN = {"iteration", "seconds", "gradient_norm", "rate_loss"}
+HIDDEN = {"iteration", "seconds", "gradient_norm", "certificate", "rate_loss"}
 
 
 @dataclass

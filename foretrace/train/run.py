@@ -376,7 +376,7 @@ def _saved(state: TrainState, best: Best | None) -> dict[str, Any]:
 
 def _plain(found: Mapping[str, Any]) -> Record:
     """Metrics as numbers, the loss first and those of the network last; a compiled function sorts them by name."""
-    last = [name for name in ("rate", "rate_loss", "gradient_norm") if name in found]
+    last = [name for name in ("rate", "rate_loss", "gradient_norm", "certificate") if name in found]
     names = ["loss", *(name for name in found if name != "loss" and name not in last), *last]
     values = jax.device_get(found)
     return {name: float(values[name]) for name in names}

@@ -37,6 +37,7 @@ NAMES: dict[str, tuple[type, dict[str, Any]]] = {
     "three_factor": (ft.ThreeFactor, {}),
     "dni": (ft.DNI, {}),
     "rtrl": (ft.RTRL, {}),
+    "low_rank": (ft.LowRank, dict(rank=3)),
     "hybrid": (ft.Hybrid, dict(decay_or_rank=0.9)),
 }
 EXTERNAL = {"y_target": TARGETS, "modulator": jnp.ones(STEPS)}

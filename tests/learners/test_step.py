@@ -13,7 +13,15 @@ import foretrace as ft
 from frameworks.records import BATCH, HIDDEN, INPUT, drawn
 
 XS = drawn(1, 6, BATCH, INPUT)
-RULES = {"D_RTRL": {}, "pp_prop": {"decay_or_rank": 0.9}, "BPTT": {}, "RTRL": {}, "UORO": {}, "ThreeFactor": {}}
+RULES = {
+    "D_RTRL": {},
+    "pp_prop": {"decay_or_rank": 0.9},
+    "BPTT": {},
+    "RTRL": {},
+    "LowRank": {"rank": 2, "every": 1},
+    "UORO": {},
+    "ThreeFactor": {},
+}
 
 
 def step(params: Any, state: Any, x: jax.Array) -> Any:

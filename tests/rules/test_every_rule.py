@@ -59,6 +59,7 @@ RULES: dict[str, Callable[[Plan], Rule]] = {
     "ThreeFactor": lambda _: rules.ThreeFactor(),
     "DNI": lambda _: rules.DNI(rules.SyntheticGradient(hidden_width=3)),
     "Hybrid": lambda _: rules.Hybrid(0.9),
+    "LowRank": lambda _: rules.LowRank(rank=2, every=1),
 }
 EXTERNAL = {
     "y_target": jnp.asarray(np.random.default_rng(1).normal(size=(STEPS, TARGETS))),

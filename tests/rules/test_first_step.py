@@ -31,6 +31,7 @@ RULES: dict[str, Callable[[], Rule]] = {
     "UORO": rules.UORO,
     "DNI": lambda: rules.DNI(rules.SyntheticGradient(hidden_width=3)),
     "Hybrid": lambda: rules.Hybrid(0.9),
+    "LowRank": lambda: rules.LowRank(rank=2, every=1),
 }
 QUICK = [*(model.name for model in bare_states.models), "a residual stack of three, the last one recurrent"]
 TABLE = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BY_NAME]

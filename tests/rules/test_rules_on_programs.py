@@ -37,10 +37,11 @@ def projected(graph: Any) -> Rule:
 
 
 RULES: dict[str, Callable[[Any], Rule]] = {
-    **{name: lambda _, rule=rule: rule for name, rule in first_step.RULES.items()},
+    **{name: lambda _, rule=rule: rule for name, rule in first_step.RULES.items() if name != "LowRank"},
     "EProp, random": lambda _: rules.EProp(feedback="random", kappa_filter_decay=0.5),
     "OSTTP": projected,
     "ThreeFactor": lambda _: rules.ThreeFactor(),
+    "LowRank": lambda _: first_step.RULES["LowRank"],
 }
 EXTERNAL = {
     "y_target": np.cos(np.arange(STEPS * TARGETS)).reshape(STEPS, TARGETS),

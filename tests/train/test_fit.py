@@ -149,6 +149,11 @@ def test_rule_that_takes_something_from_outside() -> None:
         fit(learner, iterations=1)
 
 
+def test_a_rule_with_a_bound_has_a_column_for_it() -> None:
+    record = fit(make_learner(ft.LowRank(1, every=3, certify=True)), iterations=1, update_every=6).metrics[0]
+    assert 0 < record["certificate"] < 100 * record["gradient_norm"]
+
+
 def test_stops_at_the_goal() -> None:
     result = fit(optimizer=optax.adam(3e-2), iterations=400, validate_every=10, stop=True)
     assert result.stopped_because == "goal"

@@ -37,6 +37,7 @@ COSTS = {
     "three_factor": Costs(PER_PARAMETER, "not a gradient: a modulator"),
     "snap": Costs("between d_rtrl's and rtrl's", "once n reaches everything"),
     "rtrl": Costs("parameters x all states", "always"),
+    "low_rank": Costs("parameters x batch x (1 + rank)", "once rank reaches all states"),
     "uoro": Costs("parameters + all states", "on average"),
     "dni": Costs("the synthesiser's parameters", "as good as its predictions"),
     "bptt": Costs("none; states x steps of a call", "always, within a call"),
