@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._checks import require_floating_dtype
-from foretrace.engine.in_step import add_at, in_step_gradient, remainder_gradient
+from foretrace.engine.events import event_links, take_events, through_block
+from foretrace.engine.in_step import add_at, add_waiting, in_step_gradient, remainder_gradient
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.pieces import piece_steps, scan_back
-from foretrace.engine.plan import Plan
+from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector, add, subtract
 from foretrace.engine.sweep import credit, no_credit
 from foretrace.engine.traces import Trace, advance_all, after, contract, enter, no_spans, zero_trace
@@ -104,25 +105,50 @@ class D_RTRL(Rule):
         if learns and length == 1 and not outweigh and self.reads_after(plan):
             return self._one_step(plan, params, Linearised(plan, weights, block.steps), block, trace)
 
+        visited = event_links(plan, trace.e) if learns and self._has_own_pass else ()
+
         def back(handed: Any, part: Block) -> tuple[Any, Any]:
             credit, gradients, spans = handed
-            lin = Linearised(plan, weights, part.steps)
+            lin = Linearised(plan, weights, part.steps, postpones=True)
             transitions = self.transitions(lin)
             if learns:
                 found, credit = self.gradients(lin, transitions, part, credit)
                 gradients = [a + b for a, b in zip(gradients, found, strict=True)]
             spans, entering = self.enter(lin, transitions, spans)
-            return (credit, gradients, spans), entering
+            entering, events = take_events(visited, lin, entering) if visited else (entering, {})
+            return (credit, gradients, spans), (entering, events, lin.waiting)
 
         start = (self.no_credit(plan), plan.zero_gradients()) if learns else (None, None)
         size = piece_steps(plan, length)
-        (credit, gradients, spans), entering = scan_back(back, (*start, self.no_spans(plan)), block, size)
+        handed, (entering, events, waiting) = scan_back(back, (*start, self.no_spans(plan)), block, size)
+        credit, gradients, spans = handed
         if not learns:
             return None, self.carry(plan, trace, spans, entering)
-        self.meet(plan, trace, credit, gradients)
-        if outweigh:
+        add_waiting(plan, gradients, waiting)
+        traces = {}
+        for link in visited:
+            own = link.group.index
+            e = trace.e[link.index]
+            found, traces[link.index] = through_block(link, e, spans[own], credit[own], events[link.index])
+            add_at(gradients, link.weight_index, found)
+        others = [link for link in plan.links if link.index not in traces]
+        if visited:
+            add_credited(others, trace.e, credit, gradients)
+        else:
+            self.meet(plan, trace, credit, gradients)
+        if outweigh and others:
             spans = after(spans, gradients)
-        return plan.pull_back(params, gradients), self.carry(plan, trace, spans, entering)
+        if not visited:
+            return plan.pull_back(params, gradients), self.carry(plan, trace, spans, entering)
+        rest = advance_all(others, [trace.e[link.index] for link in others], spans, entering)
+        traces |= dict(zip([link.index for link in others], rest, strict=True))
+        return plan.pull_back(params, gradients), Eligibility([traces[link.index] for link in plan.links])
+
+    @property
+    def _has_own_pass(self) -> bool:
+        """Whether what a trace is worth and its way through a block are those of D-RTRL itself."""
+        own = ("gradients", "enter", "meet", "carry")
+        return all(getattr(type(self), name) is getattr(D_RTRL, name) for name in own)
 
     def reads_after(self, plan: Plan) -> bool:
         """Whether the gradient of one step is told by the traces after it: nothing reads the states before it beside
@@ -138,7 +164,7 @@ class D_RTRL(Rule):
         after = self.carry(plan, trace, spans, entering)
         own = self.learning_signals(lin, block)
         gradients = remainder_gradient(plan, lin, own.signals)
-        add_credited(plan, after.e, jax.tree.map(lambda signal: signal[0], own.partial), gradients)
+        add_credited(plan.links, after.e, jax.tree.map(lambda signal: signal[0], own.partial), gradients)
         return plan.pull_back(params, gradients), after
 
     def learning_signals(self, lin: Linearised, block: Block) -> "LearningSignals":
@@ -171,7 +197,7 @@ class D_RTRL(Rule):
 
     def meet(self, plan: Plan, trace: Eligibility, credit: Any, gradients: list[jax.Array]) -> None:
         """Adds to gradients what the trace before a block is worth, by the credit of the states there."""
-        add_credited(plan, trace.e, credit, gradients)
+        add_credited(plan.links, trace.e, credit, gradients)
 
     def carry(self, plan: Plan, trace: Eligibility, spans: Any, entering: Any) -> Eligibility:
         """The trace after a block."""
@@ -182,7 +208,7 @@ class D_RTRL(Rule):
     ) -> list[jax.Array]:
         gradients = plan.zero_gradients()
         groups = plan.graph.hidden_groups
-        add_credited(plan, trace.e, [g.cotangent_slots(plan.of_group(g, signal)) for g in groups], gradients)
+        add_credited(plan.links, trace.e, [g.cotangent_slots(plan.of_group(g, signal)) for g in groups], gradients)
         return plan.pull_back(params, gradients)
 
 
@@ -200,10 +226,12 @@ def _outweigh(trace: Any, gradients: Sequence[jax.Array]) -> bool:
     return sum(leaf.size for leaf in jax.tree.leaves(trace)) > 4 * sum(gradient.size for gradient in gradients)
 
 
-def add_credited(plan: Plan, traces: Sequence[Trace], credit: Sequence[Vector], gradients: list[jax.Array]) -> None:
-    """Adds to gradients what the traces of the states are worth, by the credit of each group's states."""
-    for link, e in zip(plan.links, traces, strict=True):
-        add_at(gradients, link.weight_index, contract(link, e, credit[link.group.index]))
+def add_credited(
+    links: Sequence[Link], traces: Sequence[Trace], credit: Sequence[Vector], gradients: list[jax.Array]
+) -> None:
+    """Adds to gradients what the traces of some links are worth, by the credit of each group's states."""
+    for link in links:
+        add_at(gradients, link.weight_index, contract(link, traces[link.index], credit[link.group.index]))
 
 
 def contracted(
