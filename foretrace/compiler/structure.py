@@ -206,7 +206,7 @@ class Known:
         return self._values[atom]
 
     def array(self, atom: Atom) -> Any:
-        """As `value`, but a constant as the array that was given, so that a program that uses it twice holds it once."""
+        """As `value`, but a constant as the array that was given: a program that uses it twice holds it once."""
         value = self.value(atom)
         return value if value is None or isinstance(atom, Literal) else self._constants.get(atom, value)
 

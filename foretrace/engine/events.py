@@ -6,8 +6,8 @@ before the block is worth, and its way through the block, take one pass over all
 spikes, but for that one pass a block.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,17 +21,8 @@ from foretrace.engine.traces import Entering, Trace
 from foretrace.ops.events import carry_connections
 
 
-class Events(NamedTuple):
-    """What fired in each of some steps, and what it adds, for one link.
-
-    Attributes:
-        fired: Which elements of `x` are events, `(steps, rows)`.
-        values: What an event adds to the gradient of a connection and to the trace of each slot, by the column of the
-            connection, `(steps, columns, 1 + slots)`: side by side, since they are read together.
-    """
-
-    fired: jax.Array
-    values: jax.Array
+Sums = dict[int, list[jax.Array]]
+"""By the number of a link: what events have added to the gradient of its weight, and to the trace of each slot."""
 
 
 def event_links(plan: Plan, traces: Sequence[Trace]) -> tuple[Link, ...]:
@@ -56,37 +47,46 @@ def event_links(plan: Plan, traces: Sequence[Trace]) -> tuple[Link, ...]:
     return tuple(link for link, trace in zip(plan.links, traces, strict=True) if visits(link, trace))
 
 
-def take_events(links: Sequence[Link], lin: Linearised, entering: Entering) -> tuple[Entering, dict[int, Events]]:
-    """Puts together what events add to gradients and traces.
+def no_events(links: Sequence[Link]) -> Sums:
+    """The sums before the first event."""
+    return {link.index: [jnp.zeros(link.edges.shape, link.dtype)] * (1 + len(link.slots)) for link in links}
+
+
+def visit(links: Sequence[Link], lin: Linearised, entering: Entering, sums: Sums) -> tuple[Sums, Entering]:
+    """Adds what the events of some steps do, to gradients and to traces at once.
 
     Args:
         links: The links that are visited by events; their gradients are taken out of those that wait.
-        lin: The derivatives of some steps.
+        lin: The derivatives of the steps.
         entering: What enters the traces at these steps.
+        sums: What the events of later steps have added.
 
     Returns:
-        What enters the traces of all other links, and the events of these, by the number of the link.
+        The sums, and what enters the traces of all other links.
     """
     found = {}
     for link in links:
-        data, values = entering.of(link)
+        edges: Any = link.edges
+        fired, values = entering.of(link)
         _, cotangents = lin.waiting.pop(product_number(lin.plan, link.y_var, link.weight.var))
         parts = [cotangents, *(values[slot][:, 0] for slot in link.slots)]
-        found[link.index] = Events(data, jnp.stack([part.astype(link.dtype) for part in parts], axis=-1))
-    return entering.only([link for link in lin.plan.links if link.index not in found]), found
+        # Side by side, since they are read together.
+        together = jnp.stack([part.astype(link.dtype) for part in parts], axis=-1)
+        found[link.index] = edges.add_events(sums[link.index], fired, together)
+    return found, entering.only([link for link in lin.plan.links if link.index not in found])
 
 
 def through_block(
-    link: Link, trace: Trace, span: Matrix, credit: Vector, events: Events
-) -> tuple[jax.Array, Mapping[int, Any]]:
-    """Takes the trace of a link through a block that is visited by events.
+    link: Link, trace: Trace, span: Matrix, credit: Vector, sums: Sequence[jax.Array]
+) -> tuple[jax.Array, Trace]:
+    """Takes the trace of a link through a block that was visited by events.
 
     Args:
         link: The link.
         trace: Its trace before the block.
         span: The product of the transitions of the block.
         credit: The credit of the group's states before the block.
-        events: The events of the block.
+        sums: What the events of the block have added.
 
     Returns:
         The gradient of the weight, and the trace after the block.
@@ -97,6 +97,6 @@ def through_block(
     entries = {place: entry for place, entry in own.items() if entry is not None}
     by_column = [*(credit[slot] for slot in link.slots), *entries.values()]
     table = jnp.stack([link.places.at(values)[0].astype(link.dtype) for values in by_column], axis=-1)
-    gradient, carried = carry_connections([trace[slot][0] for slot in link.slots], edges.columns, table, tuple(entries))
-    gradient, *after = edges.add_events([gradient, *carried], *events)
+    traces = [trace[slot][0] for slot in link.slots]
+    gradient, after = carry_connections(traces, sums, edges.columns, table, tuple(entries))
     return gradient, {slot: values[None] for slot, values in zip(link.slots, after, strict=True)}

@@ -27,20 +27,21 @@ CACHE_LINE = 64  # bytes
 
 
 def carry_connections(
-    traces: Sequence[jax.Array], columns: jax.Array, table: jax.Array, entries: Entries
+    traces: Sequence[jax.Array], sums: Sequence[jax.Array], columns: jax.Array, table: jax.Array, entries: Entries
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """Contracts traces on connections with a signal, and takes them through a transition.
+    """Contracts traces on connections with a signal, takes them through a transition, and adds sums to both.
 
     Args:
         traces: For each slot the values of the connections.
+        sums: What is added to the contraction, and to each of the traces after the transition.
         columns: The column of every connection.
         table: For each column the signal on each slot, and then the entries of the transition.
-        entries: Which entries of the transition there are: pairs of a new slot and an old one.
+        entries: Which entries of the transition there are, at least one: pairs of a new slot and an old one.
 
     Returns:
-        The contraction, and the traces after the transition.
+        The contraction and the traces, with the sums.
     """
-    contracted, *carried = carry_p.bind(columns, table, *traces, entries=entries)
+    contracted, *carried = carry_p.bind(columns, table, *sums, *traces, entries=entries)
     return contracted, carried
 
 
@@ -62,12 +63,14 @@ def add_events(
     return list(events_p.bind(columns, starts, fired, values, *totals))
 
 
-def plain_carry(columns: jax.Array, table: jax.Array, *traces: jax.Array, entries: Entries) -> list[jax.Array]:
-    """`carry_connections` in plain JAX: the contraction first, then the traces."""
-    at = lambda number: jnp.take(table[:, number], columns)
-    contracted = sum((at(slot) * trace for slot, trace in enumerate(traces)), jnp.zeros_like(traces[0]))
-    carried = [jnp.zeros_like(trace) for trace in traces]
-    for number, (new, old) in enumerate(entries, start=len(traces)):
+def plain_carry(columns: jax.Array, table: jax.Array, *arrays: jax.Array, entries: Entries) -> list[jax.Array]:
+    """`carry_connections` in plain JAX, of the sums and the traces: the contraction first, then the traces."""
+    count = len(arrays) // 2
+    (contracted, *carried), traces = arrays[: count + 1], arrays[count + 1 :]
+    at = lambda number: table[:, number].at[columns].get(mode="promise_in_bounds")
+    for slot, trace in enumerate(traces):
+        contracted = contracted + at(slot) * trace
+    for number, (new, old) in enumerate(entries, start=count):
         carried[new] = carried[new] + at(number) * traces[old]
     return [contracted, *carried]
 
@@ -80,20 +83,20 @@ def plain_events(
 
     def add(totals: list[jax.Array], step: tuple[jax.Array, jax.Array]) -> tuple[list[jax.Array], None]:
         fired, values = step
-        active = jnp.take(fired, rows)
+        active = fired.at[rows].get(mode="promise_in_bounds")
         return [
-            jnp.where(active, total + jnp.take(values[:, number], columns), total)
+            jnp.where(active, total + values[:, number].at[columns].get(mode="promise_in_bounds"), total)
             for number, total in enumerate(totals)
         ], None
 
     return jax.lax.scan(add, list(totals), (fired, values))[0]
 
 
-def _kernel_carry(columns: jax.Array, table: jax.Array, *traces: jax.Array, entries: Entries) -> list[jax.Array]:
-    one = jax.ShapeDtypeStruct(traces[0].shape, traces[0].dtype)
-    outs = [one] * (1 + len(traces))
-    aliases = {2 + slot: 1 + slot for slot in range(len(traces))}
-    return _call(_carry_kernel(len(traces), entries), outs, aliases, columns, table, *traces)
+def _kernel_carry(columns: jax.Array, table: jax.Array, *arrays: jax.Array, entries: Entries) -> list[jax.Array]:
+    count = len(arrays) // 2
+    outs = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays[: count + 1]]
+    aliases = {2: 0} | {3 + count + slot: 1 + slot for slot in range(count)}
+    return _call(_carry_kernel(count, entries), outs, aliases, columns, table, *arrays)
 
 
 def _kernel_events(
@@ -111,26 +114,25 @@ def _call(kernel: Any, outs: Sequence[Any], aliases: dict[int, int], *operands: 
 
 @functools.cache
 def _carry_kernel(count: int, entries: Entries) -> Any:
-    """One pass over all connections. `count` and `entries` are constants to numba, which unrolls what runs over them."""
+    """One pass over all connections. `count` and `entries` are constants to numba, which unrolls loops over them."""
     new_slots, old_slots = (tuple(pair[side] for pair in entries) for side in (0, 1))
     number = len(entries)
 
     def carry(columns: Any, table: Any, *arrays: Any) -> None:
-        # The arrays are the traces, the contraction, and the new traces, which may be the old ones in memory.
+        # The arrays are the sums, the traces, and the results, in memory the first sum and the traces.
         before, after = np.empty(count, table.dtype), np.empty(count, table.dtype)
         for connection in range(columns.size):
             row = table[columns[connection]]
-            total = row[0] * arrays[0][connection]
+            total = arrays[0][connection]
             for slot in range(count):
-                before[slot] = arrays[slot][connection]
-                after[slot] = 0
-                if slot:
-                    total += row[slot] * before[slot]
+                before[slot] = arrays[1 + count + slot][connection]
+                after[slot] = arrays[1 + slot][connection]
+                total += row[slot] * before[slot]
             for entry in range(number):
                 after[new_slots[entry]] += row[count + entry] * before[old_slots[entry]]
-            arrays[count][connection] = total
+            arrays[1 + 2 * count][connection] = total
             for slot in range(count):
-                arrays[count + 1 + slot][connection] = after[slot]
+                arrays[2 + 2 * count + slot][connection] = after[slot]
 
     return _compiled(carry)
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._checks import require_floating_dtype
-from foretrace.engine.events import event_links, take_events, through_block
+from foretrace.engine.events import event_links, no_events, through_block, visit
 from foretrace.engine.in_step import add_at, add_waiting, in_step_gradient, remainder_gradient
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.pieces import piece_steps, scan_back
@@ -108,40 +108,39 @@ class D_RTRL(Rule):
         visited = event_links(plan, trace.e) if learns and self._has_own_pass else ()
 
         def back(handed: Any, part: Block) -> tuple[Any, Any]:
-            credit, gradients, spans = handed
+            credit, gradients, spans, sums = handed
             lin = Linearised(plan, weights, part.steps, postpones=True)
             transitions = self.transitions(lin)
             if learns:
                 found, credit = self.gradients(lin, transitions, part, credit)
                 gradients = [a + b for a, b in zip(gradients, found, strict=True)]
             spans, entering = self.enter(lin, transitions, spans)
-            entering, events = take_events(visited, lin, entering) if visited else (entering, {})
-            return (credit, gradients, spans), (entering, events, lin.waiting)
+            if visited:
+                sums, entering = visit(visited, lin, entering, sums)
+            return (credit, gradients, spans, sums), (entering, lin.waiting)
 
         start = (self.no_credit(plan), plan.zero_gradients()) if learns else (None, None)
         size = piece_steps(plan, length)
-        handed, (entering, events, waiting) = scan_back(back, (*start, self.no_spans(plan)), block, size)
-        credit, gradients, spans = handed
+        handed, (entering, waiting) = scan_back(back, (*start, self.no_spans(plan), no_events(visited)), block, size)
+        credit, gradients, spans, sums = handed
         if not learns:
             return None, self.carry(plan, trace, spans, entering)
         add_waiting(plan, gradients, waiting)
+        if not visited:
+            self.meet(plan, trace, credit, gradients)
+            spans = after(spans, gradients) if outweigh else spans
+            return plan.pull_back(params, gradients), self.carry(plan, trace, spans, entering)
         traces = {}
         for link in visited:
             own = link.group.index
-            e = trace.e[link.index]
-            found, traces[link.index] = through_block(link, e, spans[own], credit[own], events[link.index])
+            found, traces[link.index] = through_block(
+                link, trace.e[link.index], spans[own], credit[own], sums[link.index]
+            )
             add_at(gradients, link.weight_index, found)
         others = [link for link in plan.links if link.index not in traces]
-        if visited:
-            add_credited(others, trace.e, credit, gradients)
-        else:
-            self.meet(plan, trace, credit, gradients)
-        if outweigh and others:
-            spans = after(spans, gradients)
-        if not visited:
-            return plan.pull_back(params, gradients), self.carry(plan, trace, spans, entering)
+        add_credited(others, trace.e, credit, gradients)
         rest = advance_all(others, [trace.e[link.index] for link in others], spans, entering)
-        traces |= dict(zip([link.index for link in others], rest, strict=True))
+        traces |= {link.index: e for link, e in zip(others, rest, strict=True)}
         return plan.pull_back(params, gradients), Eligibility([traces[link.index] for link in plan.links])
 
     @property

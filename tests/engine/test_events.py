@@ -187,8 +187,11 @@ def connections(dtype: Any) -> tuple[Any, ...]:
 def test_kernels_equal_plain_operations(dtype, starts, entries):
     rng, normal, columns, traces = connections(dtype)
     table, tolerance = normal(COLUMNS, SLOTS + len(entries)), 1e-6 if dtype == jnp.float32 else 1e-14
-    contracted, carried = jax.jit(lambda *a: carry_connections(*a, entries))(traces, columns, table)
-    for one, other in zip([contracted, *carried], plain_carry(columns, table, *traces, entries=entries), strict=True):
+    sums = [normal(STARTS[-1]) for _ in range(1 + SLOTS)]
+    contracted, carried = jax.jit(lambda *a: carry_connections(*a, entries))(traces, sums, columns, table)
+    for one, other in zip(
+        [contracted, *carried], plain_carry(columns, table, *sums, *traces, entries=entries), strict=True
+    ):
         close(one, other, tolerance)
     for share in (0.0, 0.3, 1.0):
         fired, values = jnp.asarray(rng.random((4, ROWS)) < share), normal(4, COLUMNS, SLOTS)
@@ -199,10 +202,10 @@ def test_kernels_equal_plain_operations(dtype, starts, entries):
 
 
 def test_kernels_leave_what_they_were_given():
-    rng, normal, columns, traces = connections(jnp.float64)
+    _, normal, columns, traces = connections(jnp.float64)
     before = [np.array(trace) for trace in traces]
     add_events(traces, jnp.ones((2, ROWS), bool), normal(2, COLUMNS, SLOTS), columns, jnp.asarray(STARTS))
-    carry_connections(traces, columns, normal(COLUMNS, SLOTS + 1), ((0, 1),))
+    carry_connections(traces, [traces[0], *traces], columns, normal(COLUMNS, SLOTS + 1), ((0, 1),))
     for trace, old in zip(traces, before, strict=True):
         np.testing.assert_array_equal(trace, old)
 
