@@ -20,7 +20,6 @@ from foretrace.engine.slots import Matrix, Vector
 from foretrace.engine.traces import Entering, Trace
 from foretrace.ops.events import carry_connections
 
-
 Sums = dict[int, list[jax.Array]]
 """By the number of a link: what events have added to the gradient of its weight, and to the trace of each slot."""
 

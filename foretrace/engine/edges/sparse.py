@@ -57,7 +57,8 @@ class Sparse(Edges):
         here = jax.default_backend() == "cpu" and mesh_devices() == 1 and has_kernels()
         return self.event and self.form == "csr" and real and here
 
-    def _visits(self, data: jax.Array, dtype: Any) -> bool:
+    def visits(self, data: jax.Array, dtype: Any) -> bool:
+        """Whether they are, for these data: events themselves, and not numbers that a rule made of them."""
         return data.dtype == jnp.bool_ and self.has_visits(dtype)
 
     def spread(self, values: Any) -> Any:
@@ -70,7 +71,7 @@ class Sparse(Edges):
     def gradient(self, data: jax.Array, cotangents: jax.Array) -> jax.Array:
         data, cotangents = (array.reshape(-1, array.shape[-1]) for array in (data, cotangents))
         start = jnp.zeros(self.shape[-1], cotangents.dtype)
-        if self._visits(data, cotangents.dtype):
+        if self.visits(data, cotangents.dtype):
             return self.add_events([start], data, cotangents[..., None])[0]
 
         def add(total: jax.Array, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
@@ -80,7 +81,7 @@ class Sparse(Edges):
 
     def accumulate(self, data: jax.Array, values: jax.Array) -> jax.Array:
         start = jnp.zeros((values.shape[1], *self.shape), values.dtype)
-        if self._visits(data, values.dtype) and not self.batch:
+        if self.visits(data, values.dtype) and not self.batch:
             return jnp.stack(self.add_events(list(start), data, jnp.moveaxis(values, 1, 2)))
 
         def add(total: jax.Array, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
