@@ -69,9 +69,7 @@ def visit(links: Sequence[Link], lin: Linearised, entering: Entering, sums: Sums
         fired, values = entering.of(link)
         _, cotangents = lin.waiting.pop(product_number(lin.plan, link.y_var, link.weight.var))
         parts = [cotangents, *(values[slot][:, 0] for slot in link.slots)]
-        # Side by side, since they are read together.
-        together = jnp.stack([part.astype(link.dtype) for part in parts], axis=-1)
-        found[link.index] = edges.add_events(sums[link.index], fired, together)
+        found[link.index] = edges.add_events(sums[link.index], fired, [part.astype(link.dtype) for part in parts])
     return found, entering.only([link for link in lin.plan.links if link.index not in found])
 
 

@@ -17,13 +17,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from foretrace._jax import Primitive, ShapedArray, ad, batching, mlir
 from foretrace._optional import load
 
 Entries = tuple[tuple[int, int], ...]
-CACHE_LINE = 64  # bytes
 
 
 def carry_connections(
@@ -46,21 +44,21 @@ def carry_connections(
 
 
 def add_events(
-    totals: Sequence[jax.Array], fired: jax.Array, values: jax.Array, columns: jax.Array, starts: jax.Array
+    totals: Sequence[jax.Array], fired: jax.Array, values: Sequence[jax.Array], columns: jax.Array, starts: jax.Array
 ) -> list[jax.Array]:
     """Adds to the connections of each row that fired the values of their columns.
 
     Args:
         totals: Some arrays of values of the connections.
         fired: Which rows fired in each of some steps, `(steps, rows)`.
-        values: What is added to each of the arrays, `(steps, columns, arrays)`.
+        values: What is added to each of the arrays, `(steps, columns)`.
         columns: The column of every connection.
         starts: Where the connections of each row start, and where the last ones end.
 
     Returns:
         The arrays with the values of all steps added.
     """
-    return list(events_p.bind(columns, starts, fired, values, *totals))
+    return list(events_p.bind(columns, starts, fired, *values, *totals))
 
 
 def plain_carry(columns: jax.Array, table: jax.Array, *arrays: jax.Array, entries: Entries) -> list[jax.Array]:
@@ -75,21 +73,19 @@ def plain_carry(columns: jax.Array, table: jax.Array, *arrays: jax.Array, entrie
     return [contracted, *carried]
 
 
-def plain_events(
-    columns: jax.Array, starts: jax.Array, fired: jax.Array, values: jax.Array, *totals: jax.Array
-) -> list[jax.Array]:
-    """`add_events` in plain JAX."""
+def plain_events(columns: jax.Array, starts: jax.Array, fired: jax.Array, *arrays: jax.Array) -> list[jax.Array]:
+    """`add_events` in plain JAX, of the values and the totals."""
+    values, totals = arrays[: len(arrays) // 2], arrays[len(arrays) // 2 :]
     rows = jnp.repeat(jnp.arange(starts.size - 1), jnp.diff(starts), total_repeat_length=columns.size)
+    at = lambda array, index: array.at[index].get(mode="promise_in_bounds")
 
-    def add(totals: list[jax.Array], step: tuple[jax.Array, jax.Array]) -> tuple[list[jax.Array], None]:
+    def add(totals: list[jax.Array], step: Any) -> tuple[list[jax.Array], None]:
         fired, values = step
-        active = fired.at[rows].get(mode="promise_in_bounds")
-        return [
-            jnp.where(active, total + values[:, number].at[columns].get(mode="promise_in_bounds"), total)
-            for number, total in enumerate(totals)
-        ], None
+        active = at(fired, rows)
+        pairs = zip(totals, values, strict=True)
+        return [jnp.where(active, total + at(value, columns), total) for total, value in pairs], None
 
-    return jax.lax.scan(add, list(totals), (fired, values))[0]
+    return jax.lax.scan(add, list(totals), (fired, list(values)))[0]
 
 
 def _kernel_carry(columns: jax.Array, table: jax.Array, *arrays: jax.Array, entries: Entries) -> list[jax.Array]:
@@ -99,12 +95,12 @@ def _kernel_carry(columns: jax.Array, table: jax.Array, *arrays: jax.Array, entr
     return _call(_carry_kernel(count, entries), outs, aliases, columns, table, *arrays)
 
 
-def _kernel_events(
-    columns: jax.Array, starts: jax.Array, fired: jax.Array, values: jax.Array, *totals: jax.Array
-) -> list[jax.Array]:
-    outs = [jax.ShapeDtypeStruct(total.shape, total.dtype) for total in totals]
-    aliases = {4 + number: number for number in range(len(totals))}
-    return _call(_events_kernel(len(totals)), outs, aliases, columns, starts, fired, values, *totals)
+def _kernel_events(columns: jax.Array, starts: jax.Array, fired: jax.Array, *arrays: jax.Array) -> list[jax.Array]:
+    count = len(arrays) // 2
+    outs = [jax.ShapeDtypeStruct(total.shape, total.dtype) for total in arrays[count:]]
+    aliases = {3 + count + number: number for number in range(count)}
+    flat = [array.reshape(-1) for array in arrays]
+    return _call(_events_kernel(count), outs, aliases, columns, starts, fired, *flat)
 
 
 def _call(kernel: Any, outs: Sequence[Any], aliases: dict[int, int], *operands: jax.Array) -> list[jax.Array]:
@@ -114,63 +110,50 @@ def _call(kernel: Any, outs: Sequence[Any], aliases: dict[int, int], *operands: 
 
 @functools.cache
 def _carry_kernel(count: int, entries: Entries) -> Any:
-    """One pass over all connections. `count` and `entries` are constants to numba, which unrolls loops over them."""
-    new_slots, old_slots = (tuple(pair[side] for pair in entries) for side in (0, 1))
-    number = len(entries)
-
-    def carry(columns: Any, table: Any, *arrays: Any) -> None:
-        # The arrays are the sums, the traces, and the results, in memory the first sum and the traces.
-        before, after = np.empty(count, table.dtype), np.empty(count, table.dtype)
-        for connection in range(columns.size):
-            row = table[columns[connection]]
-            total = arrays[0][connection]
-            for slot in range(count):
-                before[slot] = arrays[1 + count + slot][connection]
-                after[slot] = arrays[1 + slot][connection]
-                total += row[slot] * before[slot]
-            for entry in range(number):
-                after[new_slots[entry]] += row[count + entry] * before[old_slots[entry]]
-            arrays[1 + 2 * count][connection] = total
-            for slot in range(count):
-                arrays[2 + 2 * count + slot][connection] = after[slot]
-
-    return _compiled(carry)
+    """One pass over all connections: of sums `s` and traces `e`, the results `r` are in memory `s0` and the traces."""
+    slots = range(count)
+    terms = [f"s{slot + 1}[c]" for slot in slots]
+    for number, (new, old) in enumerate(entries, start=count):
+        terms[new] += f" + table[j, {number}] * x{old}"
+    body = [
+        "for c in range(columns.size):",
+        "    j = columns[c]",
+        *(f"    x{slot} = e{slot}[c]" for slot in slots),
+        "    r0[c] = s0[c]" + "".join(f" + table[j, {slot}] * x{slot}" for slot in slots),
+        *(f"    r{slot + 1}[c] = {terms[slot]}" for slot in slots),
+    ]
+    sums, results = (_numbered(letter, count + 1) for letter in "sr")
+    return _written("carry", ["columns", "table", *sums, *_numbered("e", count), *results], body)
 
 
 @functools.cache
 def _events_kernel(count: int) -> Any:
-    def add(columns: Any, starts: Any, fired: Any, values: Any, *arrays: Any) -> None:
-        # The first arrays are the operands, which are the results in memory.
-        rows = starts.size - 1
-        stride = max(1, CACHE_LINE // values.itemsize)
-        for step in range(fired.shape[0]):
-            here, active = values[step], fired[step]
-            visits = 0
-            for row in range(rows):
-                if active[row]:
-                    visits += starts[row + 1] - starts[row]
-            if visits * 3 * stride > here.size:
-                # Most of the values will be read, in any order: read in their own order they are in the cache then.
-                flat, seen = here.ravel(), values.dtype.type(0)
-                for place in range(0, here.size, stride):
-                    seen = max(seen, flat[place])
-                if seen == np.inf:
-                    visits += 1
-            if visits == 0:
-                continue
-            for row in range(rows):
-                if active[row]:
-                    for connection in range(starts[row], starts[row + 1]):
-                        column = columns[connection]
-                        for number in range(count):
-                            arrays[count + number][connection] += here[column, number]
-
-    return _compiled(add)
+    """The connections of what fired, step by step: values `v`, and totals `t`, which are the results `r` in memory."""
+    body = [
+        "width = v0.size // fired.shape[0]",
+        "for step in range(fired.shape[0]):",
+        "    begin = step * width",
+        "    for row in fired[step].nonzero()[0]:",
+        "        for c in range(starts[row], starts[row + 1]):",
+        "            j = begin + columns[c]",
+        *(f"            r{number}[c] += v{number}[j]" for number in range(count)),
+    ]
+    arrays = [name for letter in "vtr" for name in _numbered(letter, count)]
+    return _written("add", ["columns", "starts", "fired", *arrays], body)
 
 
-def _compiled(kernel: Callable[..., None]) -> Any:
+def _numbered(letter: str, count: int) -> list[str]:
+    """Names for some arrays of one kind."""
+    return [f"{letter}{number}" for number in range(count)]
+
+
+def _written(name: str, arguments: Sequence[str], body: Sequence[str]) -> Any:
+    """A kernel from its text: a loop over slots inside would cost half of its speed, so each is written out."""
     numba: Any = load("numba", "foretrace.sparse_matmul")
-    return numba.njit(nogil=True)(kernel)
+    text = "\n    ".join([f"def {name}({', '.join(arguments)}):", *body])
+    made: dict[str, Any] = {"__name__": __name__}
+    exec(text, made)
+    return numba.njit(nogil=True)(made[name])
 
 
 @functools.cache

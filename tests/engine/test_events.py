@@ -194,17 +194,18 @@ def test_kernels_equal_plain_operations(dtype, starts, entries):
     ):
         close(one, other, tolerance)
     for share in (0.0, 0.3, 1.0):
-        fired, values = jnp.asarray(rng.random((4, ROWS)) < share), normal(4, COLUMNS, SLOTS)
+        fired, values = jnp.asarray(rng.random((4, ROWS)) < share), [normal(4, COLUMNS) for _ in range(SLOTS)]
         index = columns, jnp.asarray(STARTS.astype(starts))
         added = jax.jit(add_events)(traces, fired, values, *index)
-        for one, other in zip(added, plain_events(*index, fired, values, *traces), strict=True):
+        for one, other in zip(added, plain_events(*index, fired, *values, *traces), strict=True):
             close(one, other, tolerance)
 
 
 def test_kernels_leave_what_they_were_given():
     _, normal, columns, traces = connections(jnp.float64)
     before = [np.array(trace) for trace in traces]
-    add_events(traces, jnp.ones((2, ROWS), bool), normal(2, COLUMNS, SLOTS), columns, jnp.asarray(STARTS))
+    values = [normal(2, COLUMNS) for _ in range(SLOTS)]
+    add_events(traces, jnp.ones((2, ROWS), bool), values, columns, jnp.asarray(STARTS))
     carry_connections(traces, [traces[0], *traces], columns, normal(COLUMNS, SLOTS + 1), ((0, 1),))
     for trace, old in zip(traces, before, strict=True):
         np.testing.assert_array_equal(trace, old)
