@@ -158,8 +158,9 @@ def _written(name: str, arguments: Sequence[str], body: Sequence[str]) -> Any:
 
 @functools.cache
 def has_kernels() -> bool:
-    """Whether the packages of the kernels are installed."""
-    return all(importlib.util.find_spec(name) is not None for name in ("numba", "brainevent"))
+    """Whether the packages of the kernels are installed, in versions that take them."""
+    installed = all(importlib.util.find_spec(name) is not None for name in ("numba", "brainevent"))
+    return installed and hasattr(load("brainevent", "foretrace.sparse_matmul"), "numba_kernel")
 
 
 def _on_cpu(kernel: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,7 +183,7 @@ def _registered(name: str, plain: Callable[..., Any], kernel: Callable[..., Any]
         tangents = [ad.instantiate_zeros(tangent) for tangent in tangents]
         return jax.jvp(functools.partial(plain, **params), tuple(primals), tuple(tangents))
 
-    primitive.def_impl(lambda *operands, **params: jax.jit(functools.partial(primitive.bind, **params))(*operands))
+    primitive.def_impl(jax.jit(primitive.bind, static_argnames=("entries",)))
     primitive.def_abstract_eval(avals)
     mlir.register_lowering(primitive, mlir.lower_fun(plain, multiple_results=True))
     mlir.register_lowering(primitive, mlir.lower_fun(_on_cpu(kernel, plain), multiple_results=True), platform="cpu")

@@ -2,7 +2,9 @@
 
 A block is walked from its end, piece by piece (`engine/pieces.py`). Each piece gives a part of the gradient and what
 enters the traces, and hands on two things: the credit of the states before it, and the product of its transitions. The
-traces are read once, where they meet the credit of the states before the block, and changed once.
+traces are read once, where they meet the credit of the states before the block, and changed once. Gradients of sparse
+weights are larger than what makes them, and wait for the end of the block; those of events are added up by events, in
+each piece, together with what enters the traces (`engine/events.py`).
 
 A block of one step is taken as the textbook has it, `e <- D e + F x` and then `l . e`, where traces are not much larger
 than gradients: changed first and read afterwards, a trace is written over in place, and the in-step gradient is in it.
@@ -16,14 +18,24 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._checks import require_floating_dtype
-from foretrace.engine.events import event_links, no_events, through_block, visit
+from foretrace.engine.events import Sums, event_links, no_events, through_block, visit
 from foretrace.engine.in_step import add_at, add_waiting, in_step_gradient, remainder_gradient
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.pieces import piece_steps, scan_back
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector, add, subtract
 from foretrace.engine.sweep import credit, no_credit
-from foretrace.engine.traces import Trace, advance_all, after, contract, enter, no_spans, zero_trace
+from foretrace.engine.traces import (
+    Entering,
+    Spans,
+    Trace,
+    advance_all,
+    after,
+    contract,
+    enter,
+    no_spans,
+    zero_trace,
+)
 from foretrace.errors import NotSupportedError
 from foretrace.rules.rule import Block, Rule
 
@@ -121,27 +133,18 @@ class D_RTRL(Rule):
 
         start = (self.no_credit(plan), plan.zero_gradients()) if learns else (None, None)
         size = piece_steps(plan, length)
-        handed, (entering, waiting) = scan_back(back, (*start, self.no_spans(plan), no_events(visited)), block, size)
-        credit, gradients, spans, sums = handed
+        begin = (*start, self.no_spans(plan), no_events(visited))
+        (credit, gradients, spans, sums), (entering, waiting) = scan_back(back, begin, block, size)
         if not learns:
             return None, self.carry(plan, trace, spans, entering)
         add_waiting(plan, gradients, waiting)
-        if not visited:
-            self.meet(plan, trace, credit, gradients)
-            spans = after(spans, gradients) if outweigh else spans
-            return plan.pull_back(params, gradients), self.carry(plan, trace, spans, entering)
-        traces = {}
-        for link in visited:
-            own = link.group.index
-            found, traces[link.index] = through_block(
-                link, trace.e[link.index], spans[own], credit[own], sums[link.index]
-            )
-            add_at(gradients, link.weight_index, found)
-        others = [link for link in plan.links if link.index not in traces]
-        add_credited(others, trace.e, credit, gradients)
-        rest = advance_all(others, [trace.e[link.index] for link in others], spans, entering)
-        traces |= {link.index: e for link, e in zip(others, rest, strict=True)}
-        return plan.pull_back(params, gradients), Eligibility([traces[link.index] for link in plan.links])
+        if visited:
+            trace = _through_events(plan, trace.e, credit, spans, sums, entering, gradients)
+            return plan.pull_back(params, gradients), trace
+        self.meet(plan, trace, credit, gradients)
+        if outweigh:
+            spans = after(spans, gradients)
+        return plan.pull_back(params, gradients), self.carry(plan, trace, spans, entering)
 
     @property
     def _has_own_pass(self) -> bool:
@@ -209,6 +212,29 @@ class D_RTRL(Rule):
         groups = plan.graph.hidden_groups
         add_credited(plan.links, trace.e, [g.cotangent_slots(plan.of_group(g, signal)) for g in groups], gradients)
         return plan.pull_back(params, gradients)
+
+
+def _through_events(
+    plan: Plan,
+    traces: Sequence[Trace],
+    credit: Sequence[Vector],
+    spans: Spans,
+    sums: Sums,
+    entering: Entering,
+    gradients: list[jax.Array],
+) -> Eligibility:
+    """What `meet` and `carry` do, in one pass over the connections of the links that events were added up for."""
+    after: dict[int, Trace] = {}
+    for link in plan.links:
+        if link.index in sums:
+            span, own = spans[link.group.index], credit[link.group.index]
+            found, after[link.index] = through_block(link, traces[link.index], span, own, sums[link.index])
+            add_at(gradients, link.weight_index, found)
+    others = [link for link in plan.links if link.index not in sums]
+    add_credited(others, traces, credit, gradients)
+    rest = advance_all(others, [traces[link.index] for link in others], spans, entering)
+    after |= {link.index: e for link, e in zip(others, rest, strict=True)}
+    return Eligibility([after[link.index] for link in plan.links])
 
 
 def _refuse_complex(plan: Plan, trace_dtype: Any) -> None:

@@ -14,10 +14,11 @@ import foretrace as ft
 from foretrace.engine.edges import sparse
 from foretrace.engine.events import event_links
 from foretrace.ops.events import add_events, carry_connections, plain_carry, plain_events
-from foretrace.rules import D_RTRL, EProp, pp_prop
+from foretrace.rules import D_RTRL, EProp, OSTLRecurrent, pp_prop
 
 UNITS, STEPS = 7, 8
 RULES = {"D_RTRL": D_RTRL(), "pp_prop": pp_prop(decay_or_rank=(0.7, 0.9)), "EProp": EProp(kappa_filter_decay=0.8)}
+RULES |= {"OSTL_recurrent": OSTLRecurrent(), "symmetric EProp": EProp()}
 DRIVES = {"some fire": 0.0, "silent": -50.0, "all fire": 50.0}
 RNG = np.random.default_rng(3)
 MASK = RNG.random((UNITS, UNITS)) < 0.4
