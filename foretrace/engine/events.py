@@ -24,26 +24,21 @@ Sums = dict[int, list[jax.Array]]
 """By the number of a link: what events have added to the gradient of its weight, and to the trace of each slot."""
 
 
-def event_links(plan: Plan, traces: Sequence[Trace]) -> tuple[Link, ...]:
+def event_links(plan: Plan, traces: Sequence[Trace] | None = None) -> tuple[Link, ...]:
     """The links whose connections are visited by events: unbatched sparse products that count events, each with one
-    place in one group, and with a trace as exact as the states."""
-    shared = [(link.y_var, link.weight.var) for link in plan.links]
+    place in one group, and with traces as exact as the states (None for such traces)."""
+    keys = [(link.y_var, link.weight.var) for link in plan.links]
 
-    def visits(link: Link, trace: Trace) -> bool:
-        key, edges = (link.y_var, link.weight.var), link.edges
-        dtypes = {link.dtype, plan.weight_vars[link.weight_index].aval.dtype, *(e.dtype for e in trace.values())}
-        alone = shared.count(key) == 1 and isinstance(plan.products.get(key), Sparse)
+    def is_visited(link: Link) -> bool:
+        edges, key = link.edges, keys[link.index]
+        if not isinstance(edges, Sparse) or edges.batch or key not in plan.products or keys.count(key) > 1:
+            return False
+        kept = [] if traces is None else [array.dtype for array in traces[link.index].values()]
+        same = {link.dtype, plan.weight_vars[link.weight_index].aval.dtype, *kept} == {link.dtype}
         still = link.places.width == 1 and not link.places.step_by_step
-        return (
-            alone
-            and still
-            and isinstance(edges, Sparse)
-            and not edges.batch
-            and len(dtypes) == 1
-            and edges.has_visits(link.dtype)
-        )
+        return same and still and edges.has_visits(link.dtype)
 
-    return tuple(link for link, trace in zip(plan.links, traces, strict=True) if visits(link, trace))
+    return tuple(link for link in plan.links if is_visited(link))
 
 
 def no_events(links: Sequence[Link]) -> Sums:
