@@ -18,10 +18,11 @@ from foretrace.engine.linearise import Linearised
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector
 from foretrace.engine.traces import Entering, Trace
-from foretrace.ops.events import carry_connections
+from foretrace.ops.events import add_events, carry_connections, no_sums
 
-Sums = dict[int, list[jax.Array]]
-"""By the number of a link: what events have added to the gradient of its weight, and to the trace of each slot."""
+Sums = dict[int, tuple[list[jax.Array], jax.Array]]
+"""By the number of a link: what events have added to the gradient of its weight and to the trace of each slot, and for
+which rows that counts; for all others it is zero."""
 
 
 def event_links(plan: Plan, traces: Sequence[Trace] | None = None) -> tuple[Link, ...]:
@@ -43,7 +44,8 @@ def event_links(plan: Plan, traces: Sequence[Trace] | None = None) -> tuple[Link
 
 def no_events(links: Sequence[Link]) -> Sums:
     """The sums before the first event."""
-    return {link.index: [jnp.zeros(link.edges.shape, link.dtype)] * (1 + len(link.slots)) for link in links}
+    sizes = lambda link: (1 + len(link.slots), link.edges.shape[-1], link.edges.data_size)
+    return {link.index: no_sums(*sizes(link), link.dtype) for link in links}
 
 
 def visit(links: Sequence[Link], lin: Linearised, entering: Entering, sums: Sums) -> tuple[Sums, Entering]:
@@ -64,12 +66,13 @@ def visit(links: Sequence[Link], lin: Linearised, entering: Entering, sums: Sums
         fired, values = entering.of(link)
         _, cotangents = lin.waiting.pop(product_number(lin.plan, link.y_var, link.weight.var))
         parts = [cotangents, *(values[slot][:, 0] for slot in link.slots)]
-        found[link.index] = edges.add_events(sums[link.index], fired, [part.astype(link.dtype) for part in parts])
+        parts = [part.astype(link.dtype) for part in parts]
+        found[link.index] = add_events(*sums[link.index], fired, parts, *edges.index)
     return found, entering.only([link for link in lin.plan.links if link.index not in found])
 
 
 def through_block(
-    link: Link, trace: Trace, span: Matrix, credit: Vector, sums: Sequence[jax.Array]
+    link: Link, trace: Trace, span: Matrix, credit: Vector, sums: tuple[list[jax.Array], jax.Array]
 ) -> tuple[jax.Array, Trace]:
     """Takes the trace of a link through a block that was visited by events.
 
@@ -90,5 +93,6 @@ def through_block(
     by_column = [*(credit[slot] for slot in link.slots), *entries.values()]
     table = jnp.stack([link.places.at(values)[0].astype(link.dtype) for values in by_column], axis=-1)
     traces = [trace[slot][0] for slot in link.slots]
-    gradient, after = carry_connections(traces, sums, edges.columns, table, tuple(entries))
+    columns, starts = edges.index
+    gradient, after = carry_connections(traces, *sums, columns, starts, table, tuple(entries))
     return gradient, {slot: values[None] for slot, values in zip(link.slots, after, strict=True)}

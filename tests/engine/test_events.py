@@ -187,27 +187,30 @@ def connections(dtype: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_kernels_equal_plain_operations(dtype, starts, entries):
     rng, normal, columns, traces = connections(dtype)
-    table, tolerance = normal(COLUMNS, SLOTS + len(entries)), 1e-6 if dtype == jnp.float32 else 1e-14
-    sums = [normal(STARTS[-1]) for _ in range(1 + SLOTS)]
-    contracted, carried = jax.jit(lambda *a: carry_connections(*a, entries))(traces, sums, columns, table)
-    for one, other in zip(
-        [contracted, *carried], plain_carry(columns, table, *sums, *traces, entries=entries), strict=True
-    ):
+    index, tolerance = (columns, jnp.asarray(STARTS.astype(starts))), 1e-6 if dtype == jnp.float32 else 1e-14
+    seen, sums = jnp.asarray(rng.random(ROWS) < 0.5), [normal(STARTS[-1]) for _ in range(1 + SLOTS)]
+    table = normal(COLUMNS, SLOTS + len(entries))
+    contracted, carried = jax.jit(lambda *a: carry_connections(*a, entries))(traces, sums, seen, *index, table)
+    plain = plain_carry(*index, seen, table, *sums, *traces, entries=entries)
+    for one, other in zip([contracted, *carried], plain, strict=True):
         close(one, other, tolerance)
+    counted = lambda total, seen: np.where(np.repeat(seen, np.diff(STARTS)), total, 0)
     for share in (0.0, 0.3, 1.0):
-        fired, values = jnp.asarray(rng.random((4, ROWS)) < share), [normal(4, COLUMNS) for _ in range(SLOTS)]
-        index = columns, jnp.asarray(STARTS.astype(starts))
-        added = jax.jit(add_events)(traces, fired, values, *index)
-        for one, other in zip(added, plain_events(*index, fired, *values, *traces), strict=True):
-            close(one, other, tolerance)
+        fired, values = jnp.asarray(rng.random((4, ROWS)) < share), [normal(4, COLUMNS) for _ in traces]
+        added, after = jax.jit(add_events)(traces, seen, fired, values, *index)
+        everywhere, *plain = plain_events(*index, fired, *values, seen, *traces)
+        assert np.all(everywhere)
+        np.testing.assert_array_equal(after, seen | fired.any(axis=0))
+        for one, other in zip(added, plain, strict=True):
+            close(counted(one, after), other, tolerance)
 
 
 def test_kernels_leave_what_they_were_given():
     _, normal, columns, traces = connections(jnp.float64)
-    before = [np.array(trace) for trace in traces]
-    values = [normal(2, COLUMNS) for _ in range(SLOTS)]
-    add_events(traces, jnp.ones((2, ROWS), bool), values, columns, jnp.asarray(STARTS))
-    carry_connections(traces, [traces[0], *traces], columns, normal(COLUMNS, SLOTS + 1), ((0, 1),))
+    before, seen = [np.array(trace) for trace in traces], jnp.ones(ROWS, bool)
+    values, index = [normal(2, COLUMNS) for _ in range(SLOTS)], (columns, jnp.asarray(STARTS))
+    add_events(traces, seen, jnp.ones((2, ROWS), bool), values, *index)
+    carry_connections(traces, [traces[0], *traces], seen, *index, normal(COLUMNS, SLOTS + 1), ((0, 1),))
     for trace, old in zip(traces, before, strict=True):
         np.testing.assert_array_equal(trace, old)
 

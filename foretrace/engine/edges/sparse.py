@@ -70,28 +70,29 @@ class Sparse(Edges):
 
     def gradient(self, data: jax.Array, cotangents: jax.Array) -> jax.Array:
         data, cotangents = (array.reshape(-1, array.shape[-1]) for array in (data, cotangents))
-        start = jnp.zeros(self.shape[-1], cotangents.dtype)
         if self.visits(data, cotangents.dtype):
-            return self.add_events([start], data, [cotangents])[0]
+            return self._added(data, [cotangents])[0]
 
         def add(total: jax.Array, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
             return total + _gathered(pair[0], self.rows) * self.spread(pair[1]), None
 
+        start = jnp.zeros(self.shape[-1], cotangents.dtype)
         return jax.lax.scan(add, start, (data.astype(cotangents.dtype), cotangents))[0]
 
     def accumulate(self, data: jax.Array, values: jax.Array) -> jax.Array:
-        start = jnp.zeros((values.shape[1], *self.shape), values.dtype)
         if self.visits(data, values.dtype) and not self.batch:
-            return jnp.stack(self.add_events(list(start), data, list(jnp.moveaxis(values, 1, 0))))
+            return jnp.stack(self._added(data, list(jnp.moveaxis(values, 1, 0))))
 
         def add(total: jax.Array, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
             return total + _gathered(pair[0], self.rows)[None] * self.spread(pair[1]), None
 
+        start = jnp.zeros((values.shape[1], *self.shape), values.dtype)
         return jax.lax.scan(add, start, (data.astype(values.dtype), values))[0]
 
-    def add_events(self, totals: Sequence[Any], fired: jax.Array, values: Sequence[jax.Array]) -> list[jax.Array]:
-        """Adds to totals, on the connections of the rows that fired, `(steps, rows)`, values `(steps, columns)`."""
-        return add_events(totals, fired, values, *self.index)
+    def _added(self, fired: jax.Array, values: Sequence[jax.Array]) -> list[jax.Array]:
+        """The sums of values `(steps, columns)` over the events `(steps, rows)`."""
+        sums = [jnp.zeros(self.shape[-1], one.dtype) for one in values]
+        return add_events(sums, jnp.ones(fired.shape[-1], bool), fired, values, *self.index)[0]
 
     def contract(self, trace: jax.Array, values: jax.Array) -> jax.Array:
         product = trace * self.spread(values)
