@@ -205,6 +205,11 @@ class Known:
                 self._evaluate(self._definition[atom])
         return self._values[atom]
 
+    def array(self, atom: Atom) -> Any:
+        """As `value`, but a constant as the array that was given: a program that uses it twice holds it once."""
+        value = self.value(atom)
+        return value if value is None or isinstance(atom, Literal) else self._constants.get(atom, value)
+
     def definition(self, atom: Atom) -> JaxprEqn | None:
         """The equation that makes a variable; None for an input or a literal."""
         return None if isinstance(atom, Literal) else self._definition.get(atom)

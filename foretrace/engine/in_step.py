@@ -1,11 +1,12 @@
 """The exact gradient within each step, with whatever a rule adds to the cotangents of `y`."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from foretrace._jax import Var
+from foretrace.engine.edges import Sparse
 from foretrace.engine.linearise import Linearised, Signals
 from foretrace.engine.plan import Plan
 
@@ -13,6 +14,19 @@ from foretrace.engine.plan import Plan
 def add_at(gradients: list[jax.Array], place: int, part: jax.Array) -> None:
     """Adds a part to one gradient of a list."""
     gradients[place] = gradients[place] + part.astype(gradients[place].dtype).reshape(gradients[place].shape)
+
+
+def product_number(plan: Plan, y_var: Var, weight_var: Var) -> int:
+    """The number of a product among those of a plan."""
+    return list(plan.products).index((y_var, weight_var))
+
+
+def add_waiting(plan: Plan, gradients: list[jax.Array], waiting: Mapping[int, tuple[Any, jax.Array]]) -> None:
+    """Adds to gradients those of the products that waited for the end of a block."""
+    products = list(plan.products.items())
+    for number, (data, cotangents) in waiting.items():
+        (_, var), edges = products[number]
+        add_at(gradients, plan.weight_vars.index(var), edges.gradient(data, cotangents))
 
 
 def remainder_gradient(plan: Plan, lin: Linearised, signals: Signals) -> list[jax.Array]:
@@ -66,7 +80,11 @@ def in_step_gradient(
             if edges is None:
                 found = lin.operator_gradient(occurrence, weight.index, total)
             else:
-                found = edges.gradient(lin.over_steps(edges.data, occurrence.eqn.invars), total)
+                data = lin.over_steps(edges.data, occurrence.eqn.invars)
+                if lin.postpones and isinstance(edges, Sparse):
+                    lin.waiting[product_number(plan, occurrence.y_var, weight.var)] = data, total
+                    continue
+                found = edges.gradient(data, total)
             add_at(gradients, plan.weight_vars.index(weight.var), found)
     for (var, _), part in further.items():  # elementwise: y is the weight itself
         add_at(gradients, plan.weight_vars.index(var), part.sum(axis=0))

@@ -63,9 +63,15 @@ class Linearised:
         plan: The plan.
         weights: Its weights.
         steps: The values that each step starts from, stacked.
+        postpones: Whether gradients that are larger than what makes them wait for the end of the block, in `waiting`.
+
+    Attributes:
+        waiting: For products of a plan, by their number, what they multiply and the cotangents of `y`.
     """
 
-    def __init__(self, plan: Plan, weights: Sequence[Any], steps: Step) -> None:
+    def __init__(self, plan: Plan, weights: Sequence[Any], steps: Step, postpones: bool = False) -> None:
+        self.postpones = postpones
+        self.waiting: dict[int, tuple[Any, jax.Array]] = {}
         self.plan, self.weights, self.steps = plan, list(weights), steps
         self.count = jax.tree.leaves(steps)[0].shape[0]
         self._fixed = fixed_values(plan, weights)

@@ -1,6 +1,7 @@
 """The sweeps of a block: recursions over elementwise quantities only, along the axis of steps.
 
 `credit` runs backward: the derivative of the losses of later steps by a state, `c_{k-1} = D_k^T (c_k + l_k) + b_k`.
+`backward_filter` is the same for one decay, `G_k = L_k + decay G_{k+1}`.
 `products` runs backward too: `P_k = D_K ... D_{k+1}`, which takes what enters at step `k` to the end of the block.
 """
 
@@ -70,6 +71,19 @@ def products(transition: Matrix, span: Matrix, count: int) -> tuple[Matrix, Matr
 
     start, after = _scanned_back(back, span, transition, count)
     return after, start
+
+
+def backward_filter(signal: jax.Array, decay: float, later: jax.Array) -> jax.Array:
+    """`G_k = L_k + decay G_{k+1}` along the first axis, given the one after the last."""
+    if not decay:
+        return signal
+
+    def back(later: jax.Array, own: jax.Array) -> tuple[jax.Array, jax.Array]:
+        total = own + decay * later
+        return total, total
+
+    later = later.astype(signal.dtype)
+    return back(later, signal)[1] if len(signal) == 1 else jax.lax.scan(back, later, signal, reverse=True)[1]
 
 
 def transposed(group: HiddenGroup, matrix: Matrix, signal: Vector) -> Vector:

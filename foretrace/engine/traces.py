@@ -47,6 +47,14 @@ class Entering(NamedTuple):
         """What enters the trace of one link: data and values."""
         return self.data[_data_key(link)], self.values[_value_key(link)]
 
+    def only(self, links: Sequence[Link]) -> "Entering":
+        """What enters the traces of some of the links."""
+        return Entering(
+            {key: self.data[key] for key in map(_data_key, links)},
+            {key: self.values[key] for key in map(_value_key, links)},
+            {index: matrix for index, matrix in self.transitions.items() if index in {k.group.index for k in links}},
+        )
+
 
 def _data_key(link: Link) -> tuple[int, int]:
     """The same for all groups that an operator reaches."""

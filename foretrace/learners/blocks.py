@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from foretrace._checks import optional_count, require_bytes
+from foretrace.engine.events import event_links
 from foretrace.engine.plan import Plan
 from foretrace.rules.rule import Rule
 
@@ -80,10 +81,12 @@ def step_bytes(plan: Plan, rule: Rule) -> int:
 
 def _entering_bytes(plan: Plan) -> int:
     """What enters the traces in a step, and room for as much of the rest."""
-    data = {(link.relation_index, link.weight_index): link.edges.data_size for link in plan.links}
+    visited = event_links(plan)  # what their events do is added up at once, and not kept
+    links = [link for link in plan.links if link not in visited]
+    data = {(link.relation_index, link.weight_index): link.edges.data_size for link in links}
     values = {
         (link.relation_index, link.group.index): len(link.slots) * link.places.reach.fan * _bytes(link.y_var.aval)
-        for link in plan.links
+        for link in links
     }
     itemsize = max((link.y_var.aval.dtype.itemsize for link in plan.links), default=0)
     return 3 * (sum(data.values()) * itemsize + sum(values.values())) // 2

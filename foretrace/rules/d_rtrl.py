@@ -2,7 +2,9 @@
 
 A block is walked from its end, piece by piece (`engine/pieces.py`). Each piece gives a part of the gradient and what
 enters the traces, and hands on two things: the credit of the states before it, and the product of its transitions. The
-traces are read once, where they meet the credit of the states before the block, and changed once.
+traces are read once, where they meet the credit of the states before the block, and changed once. Gradients of sparse
+weights are larger than what makes them, and wait for the end of the block; those of events are added up by events, in
+each piece, together with what enters the traces (`engine/events.py`).
 
 A block of one step is taken as the textbook has it, `e <- D e + F x` and then `l . e`, where traces are not much larger
 than gradients: changed first and read afterwards, a trace is written over in place, and the in-step gradient is in it.
@@ -16,13 +18,24 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._checks import require_floating_dtype
-from foretrace.engine.in_step import add_at, in_step_gradient, remainder_gradient
+from foretrace.engine.events import Sums, event_links, no_events, through_block, visit
+from foretrace.engine.in_step import add_at, add_waiting, in_step_gradient, remainder_gradient
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.pieces import piece_steps, scan_back
-from foretrace.engine.plan import Plan
+from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector, add, subtract
 from foretrace.engine.sweep import credit, no_credit
-from foretrace.engine.traces import Trace, advance_all, after, contract, enter, no_spans, zero_trace
+from foretrace.engine.traces import (
+    Entering,
+    Spans,
+    Trace,
+    advance_all,
+    after,
+    contract,
+    enter,
+    no_spans,
+    zero_trace,
+)
 from foretrace.errors import NotSupportedError
 from foretrace.rules.rule import Block, Rule
 
@@ -104,25 +117,40 @@ class D_RTRL(Rule):
         if learns and length == 1 and not outweigh and self.reads_after(plan):
             return self._one_step(plan, params, Linearised(plan, weights, block.steps), block, trace)
 
+        visited = event_links(plan, trace.e) if learns and self._has_own_pass else ()
+
         def back(handed: Any, part: Block) -> tuple[Any, Any]:
-            credit, gradients, spans = handed
-            lin = Linearised(plan, weights, part.steps)
+            credit, gradients, spans, sums = handed
+            lin = Linearised(plan, weights, part.steps, postpones=True)
             transitions = self.transitions(lin)
             if learns:
                 found, credit = self.gradients(lin, transitions, part, credit)
                 gradients = [a + b for a, b in zip(gradients, found, strict=True)]
             spans, entering = self.enter(lin, transitions, spans)
-            return (credit, gradients, spans), entering
+            if visited:
+                sums, entering = visit(visited, lin, entering, sums)
+            return (credit, gradients, spans, sums), (entering, lin.waiting)
 
         start = (self.no_credit(plan), plan.zero_gradients()) if learns else (None, None)
         size = piece_steps(plan, length)
-        (credit, gradients, spans), entering = scan_back(back, (*start, self.no_spans(plan)), block, size)
+        begin = (*start, self.no_spans(plan), no_events(visited))
+        (credit, gradients, spans, sums), (entering, waiting) = scan_back(back, begin, block, size)
         if not learns:
             return None, self.carry(plan, trace, spans, entering)
+        add_waiting(plan, gradients, waiting)
+        if visited:
+            trace = _through_events(plan, trace.e, credit, spans, sums, entering, gradients)
+            return plan.pull_back(params, gradients), trace
         self.meet(plan, trace, credit, gradients)
         if outweigh:
             spans = after(spans, gradients)
         return plan.pull_back(params, gradients), self.carry(plan, trace, spans, entering)
+
+    @property
+    def _has_own_pass(self) -> bool:
+        """Whether what a trace is worth and its way through a block are those of D-RTRL itself."""
+        own = ("gradients", "enter", "meet", "carry")
+        return all(getattr(type(self), name) is getattr(D_RTRL, name) for name in own)
 
     def reads_after(self, plan: Plan) -> bool:
         """Whether the gradient of one step is told by the traces after it: nothing reads the states before it beside
@@ -138,7 +166,7 @@ class D_RTRL(Rule):
         after = self.carry(plan, trace, spans, entering)
         own = self.learning_signals(lin, block)
         gradients = remainder_gradient(plan, lin, own.signals)
-        add_credited(plan, after.e, jax.tree.map(lambda signal: signal[0], own.partial), gradients)
+        add_credited(plan.links, after.e, jax.tree.map(lambda signal: signal[0], own.partial), gradients)
         return plan.pull_back(params, gradients), after
 
     def learning_signals(self, lin: Linearised, block: Block) -> "LearningSignals":
@@ -171,7 +199,7 @@ class D_RTRL(Rule):
 
     def meet(self, plan: Plan, trace: Eligibility, credit: Any, gradients: list[jax.Array]) -> None:
         """Adds to gradients what the trace before a block is worth, by the credit of the states there."""
-        add_credited(plan, trace.e, credit, gradients)
+        add_credited(plan.links, trace.e, credit, gradients)
 
     def carry(self, plan: Plan, trace: Eligibility, spans: Any, entering: Any) -> Eligibility:
         """The trace after a block."""
@@ -182,8 +210,31 @@ class D_RTRL(Rule):
     ) -> list[jax.Array]:
         gradients = plan.zero_gradients()
         groups = plan.graph.hidden_groups
-        add_credited(plan, trace.e, [g.cotangent_slots(plan.of_group(g, signal)) for g in groups], gradients)
+        add_credited(plan.links, trace.e, [g.cotangent_slots(plan.of_group(g, signal)) for g in groups], gradients)
         return plan.pull_back(params, gradients)
+
+
+def _through_events(
+    plan: Plan,
+    traces: Sequence[Trace],
+    credit: Sequence[Vector],
+    spans: Spans,
+    sums: Sums,
+    entering: Entering,
+    gradients: list[jax.Array],
+) -> Eligibility:
+    """What `meet` and `carry` do, in one pass over the connections of the links that events were added up for."""
+    after: dict[int, Trace] = {}
+    for link in plan.links:
+        if link.index in sums:
+            span, own = spans[link.group.index], credit[link.group.index]
+            found, after[link.index] = through_block(link, traces[link.index], span, own, sums[link.index])
+            add_at(gradients, link.weight_index, found)
+    others = [link for link in plan.links if link.index not in sums]
+    add_credited(others, traces, credit, gradients)
+    rest = advance_all(others, [traces[link.index] for link in others], spans, entering)
+    after |= {link.index: e for link, e in zip(others, rest, strict=True)}
+    return Eligibility([after[link.index] for link in plan.links])
 
 
 def _refuse_complex(plan: Plan, trace_dtype: Any) -> None:
@@ -200,10 +251,12 @@ def _outweigh(trace: Any, gradients: Sequence[jax.Array]) -> bool:
     return sum(leaf.size for leaf in jax.tree.leaves(trace)) > 4 * sum(gradient.size for gradient in gradients)
 
 
-def add_credited(plan: Plan, traces: Sequence[Trace], credit: Sequence[Vector], gradients: list[jax.Array]) -> None:
-    """Adds to gradients what the traces of the states are worth, by the credit of each group's states."""
-    for link, e in zip(plan.links, traces, strict=True):
-        add_at(gradients, link.weight_index, contract(link, e, credit[link.group.index]))
+def add_credited(
+    links: Sequence[Link], traces: Sequence[Trace], credit: Sequence[Vector], gradients: list[jax.Array]
+) -> None:
+    """Adds to gradients what the traces of some links are worth, by the credit of each group's states."""
+    for link in links:
+        add_at(gradients, link.weight_index, contract(link, traces[link.index], credit[link.group.index]))
 
 
 def contracted(

@@ -27,7 +27,7 @@ from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.outputs import loss_by_output, output_factor, output_factor_before, output_pull
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector, add, scale, subtract, total
-from foretrace.engine.sweep import credit, no_credit
+from foretrace.engine.sweep import backward_filter, credit, no_credit
 from foretrace.engine.traces import Entering, Spans, Trace, stepped
 from foretrace.rules.d_rtrl import D_RTRL, Eligibility, LearningSignals, contracted
 from foretrace.rules.helpers import FixedRandomFeedback, as_key, key_numbers
@@ -252,19 +252,6 @@ class GroupSignal:
         if self.past:
             summed = jnp.concatenate([summed[1:], later[None].astype(summed.dtype)])
         return add(self.partial, output_pull(lin, output, summed)), self.bypass, first
-
-
-def backward_filter(signal: jax.Array, kappa: float, later: jax.Array) -> jax.Array:
-    """`G_k = L_k + kappa G_{k+1}` along the first axis, given the one after the last."""
-    if not kappa:
-        return signal
-
-    def back(later: jax.Array, own: jax.Array) -> tuple[jax.Array, jax.Array]:
-        total = own + kappa * later
-        return total, total
-
-    later = later.astype(signal.dtype)
-    return back(later, signal)[1] if len(signal) == 1 else jax.lax.scan(back, later, signal, reverse=True)[1]
 
 
 def _low_passed(

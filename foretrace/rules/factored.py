@@ -17,10 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from foretrace.engine.edges import Sparse
 from foretrace.engine.in_step import add_at, remainder_gradient
 from foretrace.engine.linearise import Linearised, Signals
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector, total
+from foretrace.engine.sweep import backward_filter
 from foretrace.engine.traces import Trace, zero_trace
 from foretrace.rules.rule import Block, Rule
 
@@ -168,9 +170,17 @@ def advance_factors(
     if signals is None:
         return [], after
     sums, now, past = found
-    gradients = _gradients(links, sums, now)
-    if any(part is not None for part in past):
-        gradients += _gradients(links, _before(factors.entered, sums), past)
+    by_now, by_past = (_by_entered(links, parts) for parts in (now, past))
+    gradients = []
+    for n, part in by_now.items():
+        link, data, start, before = entered.chosen[n], items[0][n], factors.entered[n], by_past.get(n)
+        if isinstance(link.edges, Sparse) and link.edges.visits(data, part.dtype):
+            gradient = _visited_gradient(link, data, start, part, before, decays.entered)
+        else:
+            gradient = link.edges.gradient(sums[n], part)
+            if before is not None:
+                gradient = gradient + link.edges.gradient(_before(start, sums[n]), before)
+        gradients.append((link.weight_index, gradient))
     return gradients, after
 
 
@@ -214,18 +224,29 @@ def _before(start: Any, stacked: Any) -> Any:
     return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest[:-1]]), start, stacked)
 
 
-def _gradients(
-    links: Sequence[Link], sums: Sequence[Any], cotangents: Sequence[jax.Array | None]
-) -> list[tuple[int, jax.Array]]:
-    """One product for each weight of an operator, whatever the number of groups that it reaches."""
-    entered, effect = _entered(links), _effect(links)
+def _by_entered(links: Sequence[Link], cotangents: Sequence[jax.Array | None]) -> dict[int, jax.Array]:
+    """The cotangents of each `y`, by the number of what entered there, over all groups that it reaches."""
     summed: dict[int, jax.Array] = {}
-    for n, effect_number in zip(entered.number, effect.number, strict=True):
+    for n, effect_number in zip(_entered(links).number, _effect(links).number, strict=True):
         part = cotangents[effect_number]
         if part is not None:
             summed[n] = summed[n] + part if n in summed else part
-    chosen = entered.chosen
-    return [(chosen[n].weight_index, chosen[n].edges.gradient(sums[n], part)) for n, part in summed.items()]
+    return summed
+
+
+def _visited_gradient(
+    link: Link, fired: jax.Array, start: jax.Array, now: jax.Array, past: jax.Array | None, decay: float
+) -> jax.Array:
+    """`sum_k p_k now_k + p_{k-1} past_k` of events.
+
+    In place of the events the cotangents are filtered, backward, so that connections are visited by events; what `p`
+    was before the block meets what reaches its start.
+    """
+    if past is not None:
+        now = now + jnp.concatenate([past[1:], jnp.zeros_like(past[:1])])
+    filtered = backward_filter(now, decay, jnp.zeros_like(now[0]))
+    first = decay * filtered[0] if past is None else decay * filtered[0] + past[0]
+    return link.edges.gradient(fired, filtered) + link.edges.gradient(start[None], first[None])
 
 
 def contract_factors(
@@ -234,7 +255,10 @@ def contract_factors(
     """The gradients by one signal for each group on its present states, through the past."""
     chosen = _effect(links).chosen
     found = _cotangents(chosen, factors, [signals[link.group.index] for link in chosen], decays)
-    return _gradients(links, *jax.tree.map(lambda a: a[None], (factors.entered, found)))
+    entered = _entered(links).chosen
+    pairs = _by_entered(links, found).items()
+    one = lambda n, part: entered[n].edges.gradient(*jax.tree.map(lambda a: a[None], (factors.entered[n], part)))
+    return [(entered[n].weight_index, one(n, part)) for n, part in pairs]
 
 
 def signals_of(plan: Plan, signal: Sequence[jax.Array]) -> list[Vector]:

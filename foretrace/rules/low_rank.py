@@ -322,7 +322,7 @@ def _credited(plan: Plan, trace: Sketch, signal: jax.Array) -> list[jax.Array]:
 def _add_direct(plan: Plan, direct: Eligibility, signal: jax.Array, gradients: list[jax.Array]) -> None:
     states = split_hidden(plan, signal)
     slots = [group.cotangent_slots(plan.of_group(group, states)) for group in plan.graph.hidden_groups]
-    add_credited(plan, direct.e, slots, gradients)
+    add_credited(plan.links, direct.e, slots, gradients)
 
 
 def _norm_of_missing(plan: Plan, gram: jax.Array, signal: jax.Array) -> jax.Array:

@@ -38,7 +38,7 @@ def structured_edges(occurrence: Occurrence, weight: Weight, known: Known) -> Ed
         case "dynamic_slice":
             return slice_lookup(eqn)
         case "etp_sparse_matmul":
-            index = [known.value(atom) for atom in eqn.invars[2:]]
+            index = [known.array(atom) for atom in eqn.invars[2:]]
             return None if any(value is None for value in index) else sparse(eqn, index)
         case "etp_conv" | "conv_general_dilated":
             return convolution(eqn, 1 - weight.index, weight.index)
