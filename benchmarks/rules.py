@@ -9,8 +9,8 @@ Gradients are compared for two losses: one that counts at every step, and one th
 sequence alone, where credit has to come from further away. The readout's gradient is exact with every rule, so the
 cosine of the other weights is given apart.
 
-RTRL and SnAp follow every path through a step, by as many derivatives of it as there are parameters or kept states.
-They are measured at a small size, beside the rules that one would weigh them against.
+RTRL and SnAp follow every path through a step, with a number for every parameter and every state that it reaches. They
+are measured at a small size, beside the rules that one would weigh them against.
 
     python benchmarks/rules.py                # print the tables
     python benchmarks/rules.py --write        # and write docs/results/rules.md, and the table in docs/rules.md
@@ -75,6 +75,7 @@ RULES = (
 )
 SMALL_RULES = (
     Choice("RTRL", "RTRL"),
+    Choice("LowRank, rank 4", "low_rank", {"rank": 4}),
     Choice("SnAp, n = 2", "SnAp", {"n": 2}),
     Choice("SnAp, n = 1", "SnAp", {"n": 1}),
     OSTL,
@@ -301,7 +302,7 @@ def page(results: Results, small: Results, arguments: argparse.Namespace) -> str
         parts += [
             "## RTRL and SnAp, at a small size",
             f"{units} units, batch {batch}, {steps} steps. RTRL keeps the derivative of every state by every parameter "
-            "and takes a step's derivative for each parameter element. SnAp with n = 2 keeps as much where recurrent "
+            "that it reaches, LowRank a few directions of it. SnAp with n = 2 keeps as much as RTRL where recurrent "
             "weights are dense, and so does n = 1 for a weight behind another one, as a GRU's reset gate is. They are "
             "for small models, or sparse ones, and are measured here alone.",
         ]
