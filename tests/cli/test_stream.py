@@ -176,10 +176,10 @@ def test_lines_over_a_port_of_this_machine() -> None:
         if name == "a":
             got = iter(feed)
             assert [[part and part.tolist() for part in next(got)] for _ in range(2)] == [[[1.0], [2.0]], [[3.0], None]]
-    server.close()
     deadline = time.monotonic() + 60
-    while len(told) < 2 and time.monotonic() < deadline:
+    while len(told) < 2 and time.monotonic() < deadline:  # a client that still waits would be lost with the server
         time.sleep(0.01)
+    server.close()
     assert told == [(2, "no value for `a`"), (3, "no value for `a`")]
 
 
