@@ -33,9 +33,10 @@ import optax
 
 import tables
 from foretrace._look import series
+from foretrace.cli.seeds import half_width
 from foretrace.rules import RULES
 from foretrace.viz.canvas import canvas
-from temporal import CASES, Case, Recording, interval, spread
+from temporal import CASES, Case, Recording, spread
 
 RESULT = tables.RESULTS / "credit.md"
 ROWS = tables.ROOT / "runs" / "results" / "credit.json"
@@ -284,7 +285,7 @@ def verdict(name: str, row: dict[str, Any]) -> str:
     if learned < 2 * TOLERANCE:
         return f"**BPTT has not learned it in these updates.** {words}."
     apart = {label: float(gap(label).mean()) for label in (best, EXACT)}
-    sure = {label: apart[label] - interval(gap(label)) > 0 for label in apart}
+    sure = {label: apart[label] - half_width(gap(label)) > 0 for label in apart}
     largest = max(apart, key=lambda label: apart[label])
     if apart[largest] <= TOLERANCE:
         return f"**No trace is enough.** {words}."
@@ -363,7 +364,7 @@ def draw(rows: dict[str, Any], path: Path) -> None:
                 look, parts = series(number), row["methods"][label]["parts"]
                 curve = found[label].curve[: parts + 1]
                 at, mean = np.linspace(0, CASES[name].updates, parts + 1), curve.mean(1)
-                half = np.array([interval(values) for values in curve])
+                half = np.array([half_width(values) for values in curve])
                 axes.fill_between(at, mean - half, mean + half, color=look.color, alpha=0.12, linewidth=0)
                 axes.plot(at, mean, label=label, **look.line)
             axes.set(title=name, xlabel="updates", ylabel=CASES[name].metric)

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
 from foretrace import tasks, train
+from foretrace.cli.seeds import half_width
 from foretrace.learners.blocks import trace_bytes
 from foretrace.tasks import scores
 from foretrace.tasks.task import Generated, Trial, even_mask
@@ -217,18 +217,10 @@ CASES: dict[str, Case] = {
 """By name, those first that say most: a recording that is cut short has them."""
 
 
-def interval(values: Any) -> float:
-    """Half the width of the 95 % interval of a mean, by Student's t over the seeds."""
-    values = np.asarray(values, np.float64)
-    if len(values) < 2:
-        return float("nan")
-    return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
-
-
 def spread(values: Any, digits: int = 2) -> str:
     """A mean with its interval."""
     values = np.asarray(values, np.float64)
-    return f"{values.mean():.{digits}f} ± {interval(values):.{digits}f}"
+    return f"{values.mean():.{digits}f} ± {half_width(values):.{digits}f}"
 
 
 class Recording:
