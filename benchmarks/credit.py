@@ -36,7 +36,7 @@ from foretrace._look import series
 from foretrace.cli.seeds import half_width
 from foretrace.rules import RULES
 from foretrace.viz.canvas import canvas
-from temporal import CASES, Case, Recording, spread
+from temporal import CASES, FIRST_BIAS, Case, Recording, spread
 
 RESULT = tables.RESULTS / "credit.md"
 ROWS = tables.ROOT / "runs" / "results" / "credit.json"
@@ -327,7 +327,7 @@ def page(rows: dict[str, Any], arguments: argparse.Namespace) -> str:
         f"*Equal updates* is the score after the updates of the case. *BPTT's time* is the score after the time in "
         f"which BPTT makes those updates: a faster method makes more of them (at most {LONGEST:g} times as many), a "
         f"slower one fewer. Methods take turns, a {arguments.parts}th of the updates each, and the time is the median "
-        "of these parts for all seeds and rates side by side, without compilation.",
+        "of these parts for all seeds and rates side by side, without compilation. " + FIRST_BIAS,
         'A paper of 2026, "Temporal Credit Is Free" (arXiv 2603.28750), says that immediate derivatives with RMSprop '
         "match or exceed full RTRL. Its tasks are streams of online adaptation; those here ask for an answer that lies "
         f"in the past. No trace counts as enough where it is at most {TOLERANCE:g} behind the best online rule and "

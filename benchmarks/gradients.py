@@ -33,7 +33,7 @@ import tables
 from foretrace._look import series
 from foretrace.rules import RULES
 from foretrace.viz.canvas import canvas
-from temporal import CASES, Case, Recording, spread
+from temporal import CASES, FIRST_BIAS, Case, Recording, spread
 
 RESULT = tables.RESULTS / "gradients.md"
 ROWS = tables.ROOT / "runs" / "results" / "gradients.json"
@@ -82,7 +82,8 @@ def choices(case: Case) -> Iterator[Choice]:
         yield Choice("OTPE, approx", "OTPE", {"leak": case.leak, "mode": "approx"})
     yield Choice("OSTL_recurrent", "OSTL_recurrent")
     yield Choice("OSTL_feedforward", "OSTL_feedforward")
-    yield Choice("SnAp, n = 1", "SnAp", {"n": 1}, drawn=True)
+    if case.cell != "LRU":
+        yield Choice("SnAp, n = 1", "SnAp", {"n": 1}, drawn=True)
     yield Choice("EProp, random feedback", "EProp", {"feedback": "random"})
     yield Choice("UORO", "UORO", drawn=True)
     if case.cell == "RNN":
@@ -319,7 +320,8 @@ def page(rows: dict[str, Any], arguments: argparse.Namespace) -> str:
         f"{arguments.repeats} calls in turns, as a ratio to BPTT's. "
         "*No trace* is the exact gradient within each step alone (`BPTT` with `window=1`; `DNI` before its synthesiser "
         "has learned). OSTTP and ThreeFactor learn from no loss; EProp with symmetric feedback is D_RTRL; RTRL is "
-        "BPTT's gradient, and is measured where it is cheap enough.",
+        "BPTT's gradient, and is measured for the tanh RNN; SnAp is not measured for the LRU, whose normalisations let "
+        "every parameter reach all units at once, so that it keeps as much as RTRL. " + FIRST_BIAS,
         f"- {tables.versions('foretrace', 'jax')}\n- {tables.machine()}",
         "![Cosine to BPTT over learning](gradients.svg)",
         "## All cases: cosine at the end of learning",

@@ -21,6 +21,10 @@ from foretrace.tasks import scores
 from foretrace.tasks.task import Generated, Trial, even_mask
 
 SPIKING = ("LIF", "ALIF")
+FIRST_BIAS = (
+    "The bias before the LRU's first normalisation begins at random (standard deviation 0.1) and not at zero: where "
+    "inputs are silent, the derivative of a normalisation of zeros would outweigh every other gradient."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +129,13 @@ class Case:
 
     def params(self, seeds: int) -> Any:
         """The first weights of several seeds, side by side."""
-        return jax.vmap(lambda key: self.network(key).params)(jax.random.split(jax.random.key(0), seeds))
+        return jax.vmap(self._first)(jax.random.split(jax.random.key(0), seeds))
+
+    def _first(self, key: jax.Array) -> dict[str, jax.Array]:
+        params = dict(self.network(key).params)
+        if "b_in" in params:
+            params["b_in"] = 0.1 * jax.random.normal(jax.random.fold_in(key, 1), params["b_in"].shape)
+        return params
 
     def learner(self, rule: Any, **options: Any) -> Any:
         """What gives the gradient."""
