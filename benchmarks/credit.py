@@ -10,7 +10,7 @@ A row of the recording is one case. It is kept in `runs/results/credit.json` as 
 recording that was cut goes on; the page is written from that file.
 
     python benchmarks/credit.py                          # train, and print the tables
-    python benchmarks/credit.py --write                  # and write docs/results/credit.md with its figure
+    python benchmarks/credit.py --write                  # and write docs/results/credit.md and the guide's table
     python benchmarks/credit.py --only-write             # train nothing, write what is there
     python benchmarks/credit.py --cases "copy 20, GRU"   # some of the cases
     python benchmarks/credit.py --quick                  # tiny sizes, to see that everything runs
@@ -36,7 +36,7 @@ from foretrace._look import series
 from foretrace.cli.seeds import half_width
 from foretrace.rules import RULES
 from foretrace.viz.canvas import canvas
-from temporal import CASES, FIRST_BIAS, Case, Recording, spread
+from temporal import CASES, FIRST_BIAS, GUIDE, Case, Recording, inserted, spread
 
 RESULT = tables.RESULTS / "credit.md"
 ROWS = tables.ROOT / "runs" / "results" / "credit.json"
@@ -44,6 +44,7 @@ EXACT, NOTHING = "BPTT", ("no trace, Adam", "no trace, RMSprop")
 OPTIMIZERS = {"adam": optax.adam, "rmsprop": optax.rmsprop}
 CLIP = 1.0
 TOLERANCE = 0.02  # of accuracy, or of the normalised error: what counts as no difference
+LAST = 3  # scores of the last parts that are averaged: a single one jumps about
 LONGEST = 3.0  # at most so many times the updates of BPTT in its time
 DEFAULT = (
     "Lorenz, tanh RNN",
@@ -154,15 +155,14 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     for turn in range(arguments.parts):
         for run in list(runs.values())[:: 1 if turn % 2 == 0 else -1]:
             run.go_on()
-    of_bptt = median(runs[EXACT].seconds)
+    seconds = {label: median(run.seconds) for label, run in runs.items()}  # of the parts that took turns
     for label, run in runs.items():
-        ratio = of_bptt / median(run.seconds)
-        at_time = round(arguments.parts * min(ratio, LONGEST))
+        at_time = round(arguments.parts * min(seconds[EXACT] / seconds[label], LONGEST))
         while len(run.seconds) < at_time:
             run.go_on()
         found[label] = {
             "scores": np.stack(run.scores).astype(float).tolist(),
-            "seconds": median(run.seconds) / part_of(case, arguments),
+            "seconds": seconds[label] / part_of(case, arguments),
             "parts": arguments.parts,
             "at_time": max(1, at_time),
         }
@@ -206,12 +206,11 @@ def outcome(one: dict[str, Any], higher: bool) -> Outcome:
     """Takes the rate whose mean over the seeds is best at equal updates."""
     scores = np.asarray(one["scores"], np.float64)
     scores = np.where(np.isfinite(scores), scores, 0.0 if higher else np.inf)
-    at_updates = scores[one["parts"]].mean(-1)
-    rate = int(np.argmax(at_updates) if higher else np.argmin(at_updates))
-    curve = scores[:, rate]
-    at_time = curve[min(one["at_time"], len(curve) - 1)]
+    until = lambda part: scores[max(0, part - LAST + 1) : part + 1].mean(0)
+    at_updates, at_time = until(one["parts"]), until(min(one["at_time"], len(scores) - 1))
+    rate = int(np.argmax(at_updates.mean(-1)) if higher else np.argmin(at_updates.mean(-1)))
     factor = one["at_time"] / one["parts"]
-    return Outcome(curve, rate, curve[one["parts"]], at_time, factor, one["seconds"])
+    return Outcome(scores[:, rate], rate, at_updates[rate], at_time[rate], factor, one["seconds"])
 
 
 def outcomes(name: str, row: dict[str, Any]) -> dict[str, Outcome]:
@@ -302,6 +301,25 @@ def summary(rows: dict[str, Any]) -> str:
     return tables.markdown(["", *rows], [[label, *(cell(name, label) for name in rows)] for label in labels])
 
 
+def verdicts(rows: dict[str, Any]) -> str:
+    """A line for each case."""
+    return "\n".join(f"- {name}: {verdict(name, row)}" for name, row in rows.items())
+
+
+def guide(rows: dict[str, Any]) -> str:
+    """What the guide shows: the shares, and how no trace did."""
+    short = {name: verdict(name, row).split("**")[1].rstrip(".") for name, row in rows.items()}
+    header, line, *lines = summary(rows).splitlines()
+    return "\n".join(
+        [header, line, *lines, "| *no trace* | " + " | ".join(_said(text) for text in short.values()) + " |"]
+    )
+
+
+def _said(verdict: str) -> str:
+    """A verdict in a word or two."""
+    return verdict.removeprefix("No trace ").removeprefix("is ").split(",")[0]
+
+
 def failures(rows: dict[str, Any]) -> list[str]:
     """What could not be run, and why."""
     return [
@@ -319,14 +337,15 @@ def page(rows: dict[str, Any], arguments: argparse.Namespace) -> str:
         f"Written by `benchmarks/credit.py --write`. The same networks, from the same first weights and on the same "
         f"trials, trained by each method: {arguments.seeds} seeds, mean ± half of the 95 % interval over them "
         f"(Student's t), float32, one update after each batch, gradients clipped to a norm of {CLIP:g}. Adam unless "
-        f"RMSprop is said (optax's, with its defaults). Every method has the better of the rates "
+        f"RMSprop is said (optax's, with its defaults). Every method has the best of the rates "
         f"{', '.join(f'{rate:g}' for rate in arguments.rates)}, by its mean at equal updates on the held-out trials "
         "that are shown. *No trace* is the exact gradient within each step, nothing more. Truncated BPTT has the "
         "window whose record takes what the traces of D_RTRL take. `kept` is what lasts from step to step in one "
         "network.",
         f"*Equal updates* is the score after the updates of the case. *BPTT's time* is the score after the time in "
         f"which BPTT makes those updates: a faster method makes more of them (at most {LONGEST:g} times as many), a "
-        f"slower one fewer. Methods take turns, a {arguments.parts}th of the updates each, and the time is the median "
+        f"slower one fewer. A score is the mean of the last {LAST} of the curve, which has {arguments.parts}. "
+        f"Methods take turns, a {arguments.parts}th of the updates each, and the time is the median "
         "of these parts for all seeds and rates side by side, without compilation. " + FIRST_BIAS,
         'A paper of 2026, "Temporal Credit Is Free" (arXiv 2603.28750), says that immediate derivatives with RMSprop '
         "match or exceed full RTRL. Its tasks are streams of online adaptation; those here ask for an answer that lies "
@@ -335,7 +354,7 @@ def page(rows: dict[str, Any], arguments: argparse.Namespace) -> str:
         f"- {tables.versions('foretrace', 'jax', 'optax')}\n- {tables.machine()}",
         "![Learning curves](credit.svg)",
         "## Where no trace is enough, and where it fails",
-        "\n".join(f"- {name}: {verdict(name, row)}" for name, row in rows.items()),
+        verdicts(rows),
         "The share of the way from the first score to BPTT's, at equal updates (1 is BPTT, 0 is nothing learned):",
         summary(rows),
     ]
@@ -386,7 +405,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(DEFAULT), metavar="CASE")
     parser.add_argument("--seeds", type=int, default=5, help="networks of each case, method and rate; 5")
-    parser.add_argument("--rates", type=float, nargs="+", default=[2e-3, 1e-2], help="learning rates; 2e-3 1e-2")
+    parser.add_argument(
+        "--rates", type=float, nargs="+", default=[5e-4, 2e-3, 1e-2], help="learning rates; 5e-4 2e-3 1e-2"
+    )
     parser.add_argument("--parts", type=int, default=20, help="parts of a training, with a score after each; 20")
     parser.add_argument("--minutes", type=float, default=15.0, help="no case is begun after so many; 15")
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.relative_to(tables.ROOT)} and its figure")
@@ -417,6 +438,7 @@ def main(argv: Sequence[str]) -> None:
         if (arguments.write or arguments.only_write) and not arguments.quick:
             tables.write(RESULT, page(rows, arguments))
             draw(rows, RESULT.with_suffix(".svg"))
+            GUIDE.write_text(inserted(GUIDE.read_text(), "credit", guide(rows)))
 
 
 if __name__ == "__main__":

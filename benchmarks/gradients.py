@@ -8,7 +8,7 @@ A row of the recording is one case. It is kept in `runs/results/gradients.json` 
 recording that was cut goes on; the page is written from that file.
 
     python benchmarks/gradients.py                          # measure, and print the tables
-    python benchmarks/gradients.py --write                  # and write docs/results/gradients.md with its figure
+    python benchmarks/gradients.py --write                  # and write docs/results/gradients.md and the guide's table
     python benchmarks/gradients.py --only-write             # measure nothing, write what is there
     python benchmarks/gradients.py --cases "copy 20, GRU"   # some of the cases
     python benchmarks/gradients.py --quick                  # tiny sizes, to see that everything runs
@@ -33,7 +33,7 @@ import tables
 from foretrace._look import series
 from foretrace.rules import RULES
 from foretrace.viz.canvas import canvas
-from temporal import CASES, FIRST_BIAS, Case, Recording, spread
+from temporal import CASES, FIRST_BIAS, GUIDE, Case, Recording, inserted, spread
 
 RESULT = tables.RESULTS / "gradients.md"
 ROWS = tables.ROOT / "runs" / "results" / "gradients.json"
@@ -64,6 +64,7 @@ class Choice:
 def choices(case: Case) -> Iterator[Choice]:
     """What is measured for a case, BPTT first."""
     yield Choice(EXACT, "BPTT")
+    yield Choice("BPTT, in segments", "BPTT", {"segment": round(case.task.n_steps**0.5)})
     yield Choice("no trace", "BPTT", {"window": 1}, drawn=True)
     yield Choice("BPTT, window 5", "BPTT", {"window": 5})
     yield Choice("BPTT, window of D_RTRL's memory", "BPTT", {"window": case.equal_window()}, drawn=True)
@@ -277,6 +278,19 @@ def summary(rows: dict[str, Any], phase: int) -> str:
     return tables.markdown(["", *rows], lines)
 
 
+def guide(rows: dict[str, Any]) -> str:
+    """The table of the guide: the main rules, the cosine of untrained networks and of trained ones."""
+    labels = list(
+        dict.fromkeys(label for row in rows.values() for label, one in row["rules"].items() if one.get("drawn"))
+    )
+
+    def cell(one: dict[str, Any]) -> str:
+        return " → ".join(f"{np.mean(one['cosine'][phase]):.2f}" for phase in (0, 2)) if "cosine" in one else "-"
+
+    lines = [[label, *(cell(row["rules"].get(label, {})) for row in rows.values())] for label in labels]
+    return tables.markdown(["", *rows], lines)
+
+
 def against_published(row: dict[str, Any]) -> str:
     """What a publication found on this task, beside what was found here at each phase."""
     ours = {"SnAp-1": "SnAp, n = 1", "UORO": "UORO", "sketch of rank 16": "low_rank, 16"}
@@ -318,6 +332,7 @@ def page(rows: dict[str, Any], arguments: argparse.Namespace) -> str:
         "step in one network: traces, or the record of a window; `planned` is what XLA plans for the whole gradient, "
         f"blocks of steps included. Times are those of {arguments.seeds} networks side by side, medians of "
         f"{arguments.repeats} calls in turns, as a ratio to BPTT's. "
+        "*In segments*, BPTT keeps the states of every so many steps and runs the steps between them again. "
         "*No trace* is the exact gradient within each step alone (`BPTT` with `window=1`; `DNI` before its synthesiser "
         "has learned). OSTTP and ThreeFactor learn from no loss; EProp with symmetric feedback is D_RTRL; RTRL is "
         "BPTT's gradient, and is measured for the tanh RNN; SnAp is not measured for the LRU, whose normalisations let "
@@ -413,6 +428,7 @@ def main(argv: Sequence[str]) -> None:
         if (arguments.write or arguments.only_write) and not arguments.quick:
             tables.write(RESULT, page(rows, arguments))
             draw(rows, RESULT.with_suffix(".svg"))
+            GUIDE.write_text(inserted(GUIDE.read_text(), "gradients", guide(rows)))
 
 
 if __name__ == "__main__":

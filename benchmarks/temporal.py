@@ -14,12 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import tables
 from foretrace import tasks, train
 from foretrace.cli.seeds import half_width
 from foretrace.learners.blocks import trace_bytes
 from foretrace.tasks import scores
 from foretrace.tasks.task import Generated, Trial, even_mask
 
+GUIDE = tables.ROOT / "docs" / "choosing.md"
 SPIKING = ("LIF", "ALIF")
 FIRST_BIAS = (
     "The bias before the LRU's first normalisation begins at random (standard deviation 0.1) and not at zero: where "
@@ -177,7 +179,11 @@ class Case:
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(record))
 
     def kept_bytes(self, learner: Any) -> int:
-        """What a rule keeps from step to step: its traces, and the record of the steps in a window."""
+        """What a rule keeps from step to step: its traces, and the record of the steps in a window or a segment."""
+        if segment := learner.rule.segment:  # and the states between segments
+            states = jax.tree.leaves(self.network().init_state(self.batch))
+            between = sum(leaf.size * leaf.dtype.itemsize for leaf in states) * -(-self.task.n_steps // segment)
+            return self.record_bytes(segment) + between
         window = self.task.n_steps if learner.rule.exact and learner.window is None else learner.window or 1
         traces = trace_bytes(learner.plan, learner.rule)
         return traces + (self.record_bytes(min(window, self.task.n_steps)) if window > 1 else 0)
@@ -256,3 +262,17 @@ class Recording:
             beside.write_text(json.dumps(self.rows))
             beside.replace(self.path)
         return self.rows[name]["found"]
+
+
+def inserted(text: str, name: str, part: str) -> str:
+    """A page with what stands between the marks of a name replaced.
+
+    Raises:
+        ValueError: The page has no such marks.
+    """
+    start, end = (f"<!-- {name}: {word} -->" for word in (f"written by benchmarks/{name}.py", "end"))
+    before, found, rest = text.partition(start)
+    _, ended, after = rest.partition(end)
+    if not (found and ended):
+        raise ValueError(f"The guide has no place for the figures of {name}: {start!r} and {end!r} are not both there.")
+    return f"{before}{start}\n\n{part}\n\n{end}{after}"

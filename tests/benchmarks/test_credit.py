@@ -15,18 +15,18 @@ ARGUMENTS = argparse.Namespace(seeds=2, parts=2, rates=[1e-3, 1e-2])
 SMALL = dataclasses.replace(CASES[NAME], units=3, batch=2, updates=4)
 
 
-def trained(last, seconds=1.0, at_time=2):
-    """Scores of two rates and five seeds after no, one and two parts; the second rate is the better one."""
+def trained(last, seconds=1.0, at_time=6):
+    """Scores of two rates and five seeds after no to six parts; the second rate is the better one."""
     ends = np.asarray(last, float)
-    scores = [np.full((2, 5), 0.5), np.full((2, 5), 0.6), np.stack([np.full(5, 0.1), ends])]
-    return {"scores": np.stack(scores).tolist(), "seconds": seconds, "parts": 2, "at_time": at_time}
+    scores = [np.full((2, 5), 0.5), *[np.full((2, 5), 0.6)] * 3, *[np.stack([np.full(5, 0.1), ends])] * 3]
+    return {"scores": np.stack(scores).tolist(), "seconds": seconds, "parts": 6, "at_time": at_time}
 
 
 def row(nothing, online, exact):
     methods = {
         "no trace, Adam": trained(nothing),
         "no trace, RMSprop": trained(np.asarray(nothing) - 0.1),
-        "D_RTRL": trained(online, seconds=2.0, at_time=1),
+        "D_RTRL": trained(online, seconds=2.0, at_time=3),
         "BPTT": trained(exact),
     }
     return {"window": 7, "kept": dict.fromkeys(methods, 5_000), "methods": methods}

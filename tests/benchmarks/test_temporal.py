@@ -30,6 +30,8 @@ def test_record_grows_with_the_window_and_traces_do_not() -> None:
     assert kept["BPTT", 10] == 2 * kept["BPTT", 5]
     assert kept["BPTT", None] == case.record_bytes(case.task.n_steps)
     assert kept["D_RTRL", 5] == kept["D_RTRL", None] + kept["BPTT", 5]
+    states = 8 * 4 * 2  # bytes of four units of two samples
+    assert case.kept_bytes(case.learner("BPTT", segment=9)) == case.record_bytes(9) + 3 * states
     wide = dataclasses.replace(case, units=40)
     assert abs(wide.record_bytes(wide.equal_window()) - wide.kept_bytes(wide.learner("D_RTRL"))) <= wide.record_bytes(1)
 
