@@ -18,6 +18,7 @@ recording that was cut goes on; the page is written from that file.
 
 import argparse
 import dataclasses
+import functools
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -86,7 +87,7 @@ def methods(case: Case) -> Iterator[Method]:
     yield Method("pp_prop, 0.9", "pp_prop", {"decay_or_rank": 0.9})
     yield Method("D_RTRL, window 10", "D_RTRL", {"window": 10})
     if "low_rank" in RULES:
-        yield Method("low_rank, 16", "low_rank", {"rank": 16})
+        yield Method("low_rank, 16", "low_rank", {"rank": 16, "every": 10})
     yield Method(EXACT, "BPTT")
 
 
@@ -94,12 +95,14 @@ class Training:
     """One method on one case: all seeds and rates side by side, some updates at a time.
 
     Attributes:
+        kept: The bytes that it keeps from step to step, of one network.
         scores: After each part, `(rates, seeds)`.
         seconds: Of each part.
     """
 
     def __init__(self, case: Case, method: Method, arguments: argparse.Namespace) -> None:
         learner = case.learner(method.rule, **method.options)
+        self.kept = case.kept_bytes(learner)
         state = case.network().init_state(case.batch)
 
         def optimizer(rate: Any) -> Any:
@@ -144,10 +147,12 @@ def part_of(case: Case, arguments: argparse.Namespace) -> int:
     return max(1, case.updates // arguments.parts)
 
 
-def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The row of a case."""
-    runs, found = {}, {}
+def measure(case: Case, arguments: argparse.Namespace, labels: Sequence[str]) -> dict[str, Any]:
+    """The row of a case, of some methods; BPTT always takes turns with them."""
+    runs, found = dict[str, Training](), dict[str, Any]()
     for method in methods(case):
+        if method.label not in (EXACT, *labels):
+            continue
         try:
             runs[method.label] = Training(case, method, arguments)
         except Exception as error:  # a rule that cannot be run is a line of the page, not the end of the recording
@@ -162,23 +167,12 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
             run.go_on()
         found[label] = {
             "scores": np.stack(run.scores).astype(float).tolist(),
-            "seconds": seconds[label] / part_of(case, arguments),
+            "time": seconds[label] / seconds[EXACT],
+            "kept": run.kept,
             "parts": arguments.parts,
             "at_time": max(1, at_time),
         }
-    return {
-        "window": case.equal_window(),
-        "kept": _kept(case),
-        "methods": {name: found[name] for name in _order(case, found)},
-    }
-
-
-def _order(case: Case, found: Any) -> list[str]:
-    return [method.label for method in methods(case) if method.label in found]
-
-
-def _kept(case: Case) -> dict[str, int]:
-    return {one.label: case.kept_bytes(case.learner(one.rule, **one.options)) for one in methods(case)}
+    return {"window": case.equal_window(), "entries": found}
 
 
 @dataclass(frozen=True)
@@ -191,7 +185,7 @@ class Outcome:
         at_updates: The scores at equal updates.
         at_time: The scores in BPTT's time.
         factor: Updates in BPTT's time over those of BPTT.
-        seconds: Of an update.
+        time: Of an update, over that of BPTT.
     """
 
     curve: np.ndarray
@@ -199,7 +193,7 @@ class Outcome:
     at_updates: np.ndarray
     at_time: np.ndarray
     factor: float
-    seconds: float
+    time: float
 
 
 def outcome(one: dict[str, Any], higher: bool) -> Outcome:
@@ -210,26 +204,24 @@ def outcome(one: dict[str, Any], higher: bool) -> Outcome:
     at_updates, at_time = until(one["parts"]), until(min(one["at_time"], len(scores) - 1))
     rate = int(np.argmax(at_updates.mean(-1)) if higher else np.argmin(at_updates.mean(-1)))
     factor = one["at_time"] / one["parts"]
-    return Outcome(scores[:, rate], rate, at_updates[rate], at_time[rate], factor, one["seconds"])
+    return Outcome(scores[:, rate], rate, at_updates[rate], at_time[rate], factor, one["time"])
 
 
 def outcomes(name: str, row: dict[str, Any]) -> dict[str, Outcome]:
     """All methods of a case that ran."""
     higher = CASES[name].metric == "accuracy"
-    return {label: outcome(one, higher) for label, one in row["methods"].items() if "error" not in one}
+    return {label: outcome(one, higher) for label, one in row["entries"].items() if "error" not in one}
 
 
 def sizes(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     """What a row was measured with."""
     given = {name: getattr(arguments, name) for name in ("seeds", "rates", "parts")}
-    labels = [method.label for method in methods(case)]
-    return {"case": case.words, "cell": case.cell, "updates": case.updates, **given, "methods": labels}
+    return {"case": case.words, "cell": case.cell, "updates": case.updates, **given}
 
 
 def table(name: str, row: dict[str, Any], rates: Sequence[float]) -> str:
     """All methods of a case."""
     metric, found = CASES[name].metric, outcomes(name, row)
-    exact = found[EXACT]
     header = [
         "",
         "kept, kB",
@@ -239,13 +231,13 @@ def table(name: str, row: dict[str, Any], rates: Sequence[float]) -> str:
         "worst seed",
     ]
     lines = []
-    for label in row["methods"]:
+    for label in row["entries"]:
         if label not in found:
             lines.append([label, *["-"] * 7])
             continue
         one, shown = found[label], f"{label} ({row['window']})" if "memory" in label else label
         worst = one.at_updates.min() if metric == "accuracy" else one.at_updates.max()
-        kept = row["kept"][label] / 1e3
+        kept = row["entries"][label]["kept"] / 1e3
         lines.append(
             [
                 shown,
@@ -254,7 +246,7 @@ def table(name: str, row: dict[str, Any], rates: Sequence[float]) -> str:
                 spread(one.at_time, 3),
                 f"{one.factor:.2f}",
                 f"{worst:.3f}",
-                f"{one.seconds / exact.seconds:.2f}",
+                f"{one.time:.2f}",
                 f"{rates[one.rate]:g}",
             ]
         )
@@ -296,7 +288,7 @@ def verdict(name: str, row: dict[str, Any]) -> str:
 def summary(rows: dict[str, Any]) -> str:
     """The share of the way to BPTT's score, by method and case."""
     shares = {name: closed(name, row) for name, row in rows.items()}
-    labels = list(dict.fromkeys(label for row in rows.values() for label in row["methods"]))
+    labels = list(dict.fromkeys(label for row in rows.values() for label in row["entries"]))
     cell = lambda name, label: f"{shares[name][label]:.2f}" if label in shares[name] else "-"
     return tables.markdown(["", *rows], [[label, *(cell(name, label) for name in rows)] for label in labels])
 
@@ -325,7 +317,7 @@ def failures(rows: dict[str, Any]) -> list[str]:
     return [
         f"- {label}, {name}: {one['error']}"
         for name, row in rows.items()
-        for label, one in row["methods"].items()
+        for label, one in row["entries"].items()
         if "error" in one
     ]
 
@@ -372,7 +364,7 @@ def draw(rows: dict[str, Any], path: Path) -> None:
     """Learning curves: a panel for each case, the mean of the seeds of each method, and its interval as a band."""
     columns = min(3, len(rows))
     height = -(-len(rows) // columns)
-    labels = list(dict.fromkeys(label for row in rows.values() for label in row["methods"]))
+    labels = list(dict.fromkeys(label for row in rows.values() for label in row["entries"]))
     size = (0.5 + 3.1 * columns, 0.8 + 2.3 * height)
     with canvas("Drawing learning curves", size, (height, columns), path, None) as (drawn, places):
         for axes, (name, row) in zip(places, rows.items(), strict=False):
@@ -380,7 +372,7 @@ def draw(rows: dict[str, Any], path: Path) -> None:
             for number, label in enumerate(labels):
                 if label not in found:
                     continue
-                look, parts = series(number), row["methods"][label]["parts"]
+                look, parts = series(number), row["entries"][label]["parts"]
                 curve = found[label].curve[: parts + 1]
                 at, mean = np.linspace(0, CASES[name].updates, parts + 1), curve.mean(1)
                 half = np.array([half_width(values) for values in curve])
@@ -393,6 +385,13 @@ def draw(rows: dict[str, Any], path: Path) -> None:
             axes.set_axis_off()
         handles, names = places[0].get_legend_handles_labels()
         drawn.legend(handles, names, loc="outside lower center", ncols=4, fontsize="x-small")
+
+
+def write(rows: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Writes the page, its figure, and the table of the guide."""
+    tables.write(RESULT, page(rows, arguments))
+    draw(rows, RESULT.with_suffix(".svg"))
+    GUIDE.write_text(inserted(GUIDE.read_text(), "credit", guide(rows)))
 
 
 def small(case: Case) -> Case:
@@ -413,7 +412,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.relative_to(tables.ROOT)} and its figure")
     parser.add_argument("--only-write", action="store_true", help="train nothing, write what is there")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.quick and (arguments.write or arguments.only_write):
+        parser.error("--quick measures nothing worth writing")
+    return arguments
 
 
 def main(argv: Sequence[str]) -> None:
@@ -427,18 +429,20 @@ def main(argv: Sequence[str]) -> None:
     for name in CASES:
         case = small(CASES[name]) if arguments.quick else CASES[name]
         late = time.monotonic() - began > 60 * arguments.minutes
-        unasked = arguments.only_write or late or name not in arguments.cases
-        if unasked and not (name in recording.rows and recording.known(name, sizes(case, arguments))):
+        if arguments.only_write or late or name not in arguments.cases:
+            if name in recording.rows and not arguments.quick:
+                rows[name] = recording.rows[name]["found"]
             continue
-        started = time.monotonic()
-        rows[name] = recording.row(name, sizes(case, arguments), lambda case=case: measure(case, arguments))
+        started, labels = time.monotonic(), [method.label for method in methods(case)]
+        run = functools.partial(measure, case, arguments)
+        rows[name] = recording.row(name, sizes(case, arguments), labels, run)
         print(f"{name}, {time.monotonic() - started:.0f} s\n{table(name, rows[name], arguments.rates)}\n", flush=True)
         print(verdict(name, rows[name]), flush=True)
         jax.clear_caches()  # what was compiled for a case serves no other
-        if (arguments.write or arguments.only_write) and not arguments.quick:
-            tables.write(RESULT, page(rows, arguments))
-            draw(rows, RESULT.with_suffix(".svg"))
-            GUIDE.write_text(inserted(GUIDE.read_text(), "credit", guide(rows)))
+        if arguments.write:  # after every case, so that a recording that is cut leaves what it has found
+            write(rows, arguments)
+    if arguments.only_write:
+        write(rows, arguments)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ recording that was cut goes on; the page is written from that file.
 
 import argparse
 import dataclasses
+import functools
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -76,7 +77,8 @@ def choices(case: Case) -> Iterator[Choice]:
     yield Choice("pp_prop, 0.98", "pp_prop", {"decay_or_rank": 0.98})
     yield Choice("hybrid, 0.9", "hybrid", {"decay_or_rank": 0.9})
     if "low_rank" in RULES:
-        yield from (Choice(f"low_rank, {rank}", "low_rank", {"rank": rank}, drawn=rank == 16) for rank in (4, 16))
+        for rank in (4, 16):  # in windows of 5 steps, beside D_RTRL's
+            yield Choice(f"low_rank, {rank}", "low_rank", {"rank": rank, "every": 5}, drawn=rank == 16)
     if case.spiking:
         yield Choice("OTTT", "OTTT", {"leak": case.leak})
         yield Choice("OTPE", "OTPE", {"leak": case.leak})
@@ -196,8 +198,8 @@ def agreement(mine: np.ndarray, exact: np.ndarray) -> dict[str, list[float]]:
     }
 
 
-def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The row of a case."""
+def measure(case: Case, arguments: argparse.Namespace, labels: Sequence[str]) -> dict[str, Any]:
+    """The row of a case, of some rules; BPTT is always among them."""
     seeds = arguments.seeds
     params, score = trained(case, seeds)
     batches = [batch(case, seeds, number) for number in range(arguments.batches)]
@@ -205,6 +207,8 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     made: dict[str, Gradients] = {}
     exact: list[np.ndarray] = []
     for choice in choices(case):
+        if choice.label not in (EXACT, *labels):
+            continue
         try:
             gradients = Gradients(case, choice, seeds, arguments.draws)
         except Exception as error:  # a rule that cannot be run is a line of the page, not the end of the recording
@@ -229,15 +233,14 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
         for gradients in list(made.values())[:: 1 if turn % 2 == 0 else -1]:
             gradients.time(params[0], batches[0])
     for label, gradients in made.items():
-        found[label]["seconds"] = median(gradients.seconds)
-    return {"score": score.tolist(), "rules": found}
+        found[label]["time"] = median(gradients.seconds) / median(made[EXACT].seconds)
+    return {"score": score.tolist(), "entries": found}
 
 
 def sizes(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     """What a row was measured with."""
     given = {name: getattr(arguments, name) for name in ("seeds", "batches", "draws", "repeats")}
-    labels = [choice.label for choice in choices(case)]
-    return {"case": case.words, "cell": case.cell, "updates": case.updates, **given, "rules": labels}
+    return {"case": case.words, "cell": case.cell, "updates": case.updates, **given}
 
 
 def table(row: dict[str, Any]) -> str:
@@ -245,10 +248,10 @@ def table(row: dict[str, Any]) -> str:
     header = ["", "kept, kB", "planned, kB", "time / BPTT"]
     header += [f"cosine, {phase}" for phase in PHASES] + [f"norm, {phase}" for phase in PHASES]
     header += [f"bias, {phase}" for phase in PHASES]
-    return tables.markdown(header, [_line(label, one, row["rules"][EXACT]) for label, one in row["rules"].items()])
+    return tables.markdown(header, [_line(label, one) for label, one in row["entries"].items()])
 
 
-def _line(label: str, one: dict[str, Any], exact: dict[str, Any]) -> list[str]:
+def _line(label: str, one: dict[str, Any]) -> list[str]:
     if "error" in one:
         return [label, *["-"] * 12]
     window = one["options"].get("window")
@@ -259,7 +262,7 @@ def _line(label: str, one: dict[str, Any], exact: dict[str, Any]) -> list[str]:
     cells = [
         shown,
         *kilobytes,
-        f"{one['seconds'] / exact['seconds']:.2f}",
+        f"{one['time']:.2f}",
         *(spread(values) for values in one["cosine"]),
     ]
     return cells + [f"{np.mean(values):.2f}" for name in ("norm", "bias") for values in one[name]]
@@ -267,9 +270,9 @@ def _line(label: str, one: dict[str, Any], exact: dict[str, Any]) -> list[str]:
 
 def summary(rows: dict[str, Any], phase: int) -> str:
     """The cosines of all cases side by side, a line for each rule, best on average first."""
-    labels = list(dict.fromkeys(label for row in rows.values() for label in row["rules"] if label != EXACT))
+    labels = list(dict.fromkeys(label for row in rows.values() for label in row["entries"] if label != EXACT))
     value = lambda row, label: (
-        np.mean(row["rules"][label]["cosine"][phase]) if "cosine" in row["rules"].get(label, {}) else np.nan
+        np.mean(row["entries"][label]["cosine"][phase]) if "cosine" in row["entries"].get(label, {}) else np.nan
     )
     figures = {label: [value(row, label) for row in rows.values()] for label in labels}
     ran = [label for label in labels if not np.isnan(figures[label]).all()]
@@ -281,13 +284,13 @@ def summary(rows: dict[str, Any], phase: int) -> str:
 def guide(rows: dict[str, Any]) -> str:
     """The table of the guide: the main rules, the cosine of untrained networks and of trained ones."""
     labels = list(
-        dict.fromkeys(label for row in rows.values() for label, one in row["rules"].items() if one.get("drawn"))
+        dict.fromkeys(label for row in rows.values() for label, one in row["entries"].items() if one.get("drawn"))
     )
 
     def cell(one: dict[str, Any]) -> str:
         return " → ".join(f"{np.mean(one['cosine'][phase]):.2f}" for phase in (0, 2)) if "cosine" in one else "-"
 
-    lines = [[label, *(cell(row["rules"].get(label, {})) for row in rows.values())] for label in labels]
+    lines = [[label, *(cell(row["entries"].get(label, {})) for row in rows.values())] for label in labels]
     return tables.markdown(["", *rows], lines)
 
 
@@ -296,7 +299,7 @@ def against_published(row: dict[str, Any]) -> str:
     ours = {"SnAp-1": "SnAp, n = 1", "UORO": "UORO", "sketch of rank 16": "low_rank, 16"}
     lines = []
     for name, figure in PUBLISHED.items():
-        found = row["rules"].get(ours.get(name, ""), {})
+        found = row["entries"].get(ours.get(name, ""), {})
         here = [spread(values) for values in found["cosine"]] if "cosine" in found else ["-"] * len(PHASES)
         lines.append([name, f"{figure:.3f}", ours.get(name, "-") if here[0] != "-" else "-", *here])
     return tables.markdown(["published", "cosine to RTRL", "here", *PHASES], lines)
@@ -311,7 +314,7 @@ def failures(rows: dict[str, Any]) -> list[str]:
     return [
         f"- {label}, {name}: {one['error']}"
         for name, row in rows.items()
-        for label, one in row["rules"].items()
+        for label, one in row["entries"].items()
         if "error" in one
     ]
 
@@ -367,13 +370,13 @@ def draw(rows: dict[str, Any], path: Path) -> None:
     columns = min(4, len(rows))
     height = -(-len(rows) // columns)
     labels = list(
-        dict.fromkeys(label for row in rows.values() for label, one in row["rules"].items() if one.get("drawn"))
+        dict.fromkeys(label for row in rows.values() for label, one in row["entries"].items() if one.get("drawn"))
     )
     size = (0.5 + 2.4 * columns, 0.8 + 2.1 * height)
     with canvas("Drawing cosines", size, (height, columns), path, None, sharey=True) as (drawn, places):
         for axes, (name, row) in zip(places, rows.items(), strict=False):
             for number, label in enumerate(labels):
-                one, look = row["rules"].get(label, {}), series(number)
+                one, look = row["entries"].get(label, {}), series(number)
                 if "cosine" in one:
                     means = [np.mean(values) for values in one["cosine"]]
                     axes.plot(range(len(PHASES)), means, marker=look.marker, label=label, **look.line)
@@ -385,6 +388,13 @@ def draw(rows: dict[str, Any], path: Path) -> None:
             axes.set_ylabel("cosine to BPTT")
         handles, names = places[0].get_legend_handles_labels()
         drawn.legend(handles, names, loc="outside lower center", ncols=4, fontsize="x-small")
+
+
+def write(rows: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Writes the page, its figure, and the table of the guide."""
+    tables.write(RESULT, page(rows, arguments))
+    draw(rows, RESULT.with_suffix(".svg"))
+    GUIDE.write_text(inserted(GUIDE.read_text(), "gradients", guide(rows)))
 
 
 def small(case: Case) -> Case:
@@ -404,7 +414,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.relative_to(tables.ROOT)} and its figure")
     parser.add_argument("--only-write", action="store_true", help="measure nothing, write what is there")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.quick and (arguments.write or arguments.only_write):
+        parser.error("--quick measures nothing worth writing")
+    return arguments
 
 
 def main(argv: Sequence[str]) -> None:
@@ -418,17 +431,19 @@ def main(argv: Sequence[str]) -> None:
     for name in CASES:
         case = small(CASES[name]) if arguments.quick else CASES[name]
         late = time.monotonic() - began > 60 * arguments.minutes
-        unasked = arguments.only_write or late or name not in arguments.cases
-        if unasked and not (name in recording.rows and recording.known(name, sizes(case, arguments))):
+        if arguments.only_write or late or name not in arguments.cases:
+            if name in recording.rows and not arguments.quick:
+                rows[name] = recording.rows[name]["found"]
             continue
-        started = time.monotonic()
-        rows[name] = recording.row(name, sizes(case, arguments), lambda case=case: measure(case, arguments))
+        started, labels = time.monotonic(), [choice.label for choice in choices(case)]
+        run = functools.partial(measure, case, arguments)
+        rows[name] = recording.row(name, sizes(case, arguments), labels, run)
         print(f"{name}, {time.monotonic() - started:.0f} s\n{table(rows[name])}\n", flush=True)
         jax.clear_caches()  # what was compiled for a case serves no other
-        if (arguments.write or arguments.only_write) and not arguments.quick:
-            tables.write(RESULT, page(rows, arguments))
-            draw(rows, RESULT.with_suffix(".svg"))
-            GUIDE.write_text(inserted(GUIDE.read_text(), "gradients", guide(rows)))
+        if arguments.write:  # after every case, so that a recording that is cut leaves what it has found
+            write(rows, arguments)
+    if arguments.only_write:
+        write(rows, arguments)
 
 
 if __name__ == "__main__":

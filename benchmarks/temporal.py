@@ -5,7 +5,7 @@ A case is a task and a cell. Several seeds of it run side by side, by `vmap`, so
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -184,7 +184,8 @@ class Case:
             states = jax.tree.leaves(self.network().init_state(self.batch))
             between = sum(leaf.size * leaf.dtype.itemsize for leaf in states) * -(-self.task.n_steps // segment)
             return self.record_bytes(segment) + between
-        window = self.task.n_steps if learner.rule.exact and learner.window is None else learner.window or 1
+        window = learner.window or getattr(learner.rule, "every", 1)  # LowRank is exact in windows of its own
+        window = self.task.n_steps if learner.rule.exact and learner.window is None else window
         traces = trace_bytes(learner.plan, learner.rule)
         return traces + (self.record_bytes(min(window, self.task.n_steps)) if window > 1 else 0)
 
@@ -240,23 +241,31 @@ def spread(values: Any, digits: int = 2) -> str:
 
 
 class Recording:
-    """What was measured so far, row by row, in a file: a recording that was cut goes on where it was.
+    """What was measured so far, in a file: a recording that was cut, or that a new rule is added to, goes on.
 
-    A row is used again only where it was measured with the same sizes.
+    A row is a case, and has an entry for each rule or method. It is used again only where the sizes are the same.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
-    def known(self, name: str, sizes: Any) -> bool:
-        """Whether a row is there, with these sizes."""
-        return name in self.rows and self.rows[name]["sizes"] == json.loads(json.dumps(sizes))
+    def missing(self, name: str, sizes: Any, wanted: Sequence[str]) -> list[str]:
+        """What has not been measured of a case with these sizes."""
+        row = self.rows.get(name, {})
+        there = row["found"]["entries"] if row.get("sizes") == json.loads(json.dumps(sizes)) else {}
+        return [label for label in wanted if label not in there]
 
-    def row(self, name: str, sizes: Any, measure: Callable[[], Any]) -> Any:
-        """The row of a name, measured where it is not there."""
-        if not self.known(name, sizes):
-            self.rows[name] = json.loads(json.dumps({"sizes": sizes, "found": measure()}))
+    def row(self, name: str, sizes: Any, wanted: Sequence[str], measure: Callable[[list[str]], Any]) -> Any:
+        """The row of a case, with what is missing measured; `measure` gives a row with at least these entries."""
+        missing = self.missing(name, sizes, wanted)
+        if missing:
+            new = json.loads(json.dumps({"sizes": sizes, "found": measure(missing)}))
+            if len(missing) < len(wanted):  # what was measured before stays as it was
+                new["found"]["entries"] |= self.rows[name]["found"]["entries"]
+            entries = new["found"]["entries"]
+            new["found"]["entries"] = {label: entries[label] for label in wanted}
+            self.rows[name] = new
             self.path.parent.mkdir(parents=True, exist_ok=True)
             beside = self.path.with_suffix(".part")
             beside.write_text(json.dumps(self.rows))

@@ -15,21 +15,21 @@ ARGUMENTS = argparse.Namespace(seeds=2, parts=2, rates=[1e-3, 1e-2])
 SMALL = dataclasses.replace(CASES[NAME], units=3, batch=2, updates=4)
 
 
-def trained(last, seconds=1.0, at_time=6):
+def trained(last, time=1.0, at_time=6):
     """Scores of two rates and five seeds after no to six parts; the second rate is the better one."""
     ends = np.asarray(last, float)
     scores = [np.full((2, 5), 0.5), *[np.full((2, 5), 0.6)] * 3, *[np.stack([np.full(5, 0.1), ends])] * 3]
-    return {"scores": np.stack(scores).tolist(), "seconds": seconds, "parts": 6, "at_time": at_time}
+    return {"scores": np.stack(scores).tolist(), "time": time, "kept": 5_000, "parts": 6, "at_time": at_time}
 
 
 def row(nothing, online, exact):
     methods = {
         "no trace, Adam": trained(nothing),
         "no trace, RMSprop": trained(np.asarray(nothing) - 0.1),
-        "D_RTRL": trained(online, seconds=2.0, at_time=3),
+        "D_RTRL": trained(online, time=2.0, at_time=3),
         "BPTT": trained(exact),
     }
-    return {"window": 7, "kept": dict.fromkeys(methods, 5_000), "methods": methods}
+    return {"window": 7, "entries": methods}
 
 
 SPREAD = np.array([-0.01, 0.0, 0.01, 0.0, 0.0])
@@ -59,7 +59,7 @@ def test_verdict_follows_the_figures(nothing, online, exact, said) -> None:
 
 def test_page_has_every_method_and_what_was_left_out() -> None:
     found = row(0.7 + SPREAD, 0.9 + SPREAD, 0.9 + SPREAD)
-    found["methods"]["odd"] = {"error": "ValueError: no"}
+    found["entries"]["odd"] = {"error": "ValueError: no"}
     page = credit.page({NAME: found}, ARGUMENTS)
     assert "| D_RTRL | 5 | 0.900 ± 0.009 | 0.600 ± 0.000 | 0.50 | 0.890 | 2.00 | 0.01 |" in page
     assert "| odd |" + " - |" * 7 in page
@@ -77,12 +77,11 @@ def test_small_case_is_trained_and_drawn(monkeypatch, tmp_path) -> None:
         Method("BPTT", "BPTT"),
     ]
     monkeypatch.setattr(credit, "methods", lambda case: iter(chosen))
-    monkeypatch.setattr(credit, "_kept", lambda case: {})
-    found = credit.measure(SMALL, ARGUMENTS)["methods"]
-    assert list(found) == [one.label for one in chosen]
+    found = credit.measure(SMALL, ARGUMENTS, [one.label for one in chosen])["entries"]
+    assert set(found) == {one.label for one in chosen}
     assert "no such rule" in found["strange"]["error"]
     assert np.shape(found["BPTT"]["scores"])[1:] == (2, 2)
     first = lambda label: np.asarray(found[label]["scores"])[:3]
     assert np.array_equal(first("D_RTRL, window 27"), first("BPTT"))  # a window over all steps is BPTT: the same curve
-    credit.draw({NAME: {"methods": found}}, tmp_path / "it.svg")
+    credit.draw({NAME: {"entries": found}}, tmp_path / "it.svg")
     assert NAME in (tmp_path / "it.svg").read_text()

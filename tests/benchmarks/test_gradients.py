@@ -37,8 +37,8 @@ def test_small_case_is_measured(monkeypatch) -> None:
         Choice("strange", "no such rule"),
     ]
     monkeypatch.setattr(gradients, "choices", lambda case: iter(chosen))
-    row = gradients.measure(SMALL, ARGUMENTS)
-    rules = row["rules"]
+    row = gradients.measure(SMALL, ARGUMENTS, [one.label for one in chosen])
+    rules = row["entries"]
     assert np.shape(row["score"]) == (3, 2)
     assert np.allclose(rules["whole window"]["cosine"], 1, atol=1e-5)
     assert np.allclose(rules["whole window"]["bias"], 0, atol=1e-4)
@@ -54,7 +54,7 @@ def test_small_case_is_measured(monkeypatch) -> None:
 
 def test_figure_has_a_panel_for_each_case(tmp_path) -> None:
     one = {"drawn": True, "cosine": [[0.9, 0.8], [0.5, 0.4], [0.1, 0.3]]}
-    rows = {name: {"rules": {"D_RTRL": one, "UORO": {"error": "no"}}} for name in list(CASES)[:5]}
+    rows = {name: {"entries": {"D_RTRL": one, "UORO": {"error": "no"}}} for name in list(CASES)[:5]}
     gradients.draw(rows, tmp_path / "it.svg")
     drawn = (tmp_path / "it.svg").read_text()
     assert all(name in drawn for name in rows)

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import numpy as np
+import pytest
 
 import temporal
 from temporal import CASES, Lorenz, Recording
@@ -41,9 +42,19 @@ def test_mean_has_students_interval() -> None:
 
 
 def test_recording_that_was_cut_goes_on(tmp_path) -> None:
-    path = tmp_path / "rows.json"
-    assert Recording(path).row("a", {"seeds": (1, 2)}, lambda: {"value": (3,)}) == {"value": [3]}
+    path, sizes = tmp_path / "rows.json", {"seeds": (1, 2)}
+    measured = lambda labels: {"score": (3,), "entries": dict.fromkeys(labels, 4)}
+    assert Recording(path).row("a", sizes, ["x"], measured) == {"score": [3], "entries": {"x": 4}}
     again = Recording(path)
-    assert again.known("a", {"seeds": (1, 2)})
-    assert again.row("a", {"seeds": (1, 2)}, lambda: 1 / 0) == {"value": [3]}
-    assert again.row("a", {"seeds": (1,)}, lambda: 5) == 5  # other sizes are another measurement
+    assert again.missing("a", sizes, ["x", "y"]) == ["y"]
+    assert again.row("a", sizes, ["x"], lambda _: 1 / 0)["entries"] == {"x": 4}
+    new = again.row("a", sizes, ["x", "y"], lambda labels: {"entries": {"x": 9, "y": 5}})
+    assert new["entries"] == {"x": 4, "y": 5}  # what was measured before stays
+    assert again.missing("a", {"seeds": (1,)}, ["x"]) == ["x"]  # other sizes are another measurement
+
+
+def test_guide_has_a_place_for_figures() -> None:
+    text = "a <!-- credit: written by benchmarks/credit.py --> old <!-- credit: end --> b"
+    assert "\n\nnew\n\n<!-- credit: end --> b" in temporal.inserted(text, "credit", "new")
+    with pytest.raises(ValueError, match="no place for the figures of credit"):
+        temporal.inserted("nothing", "credit", "new")
