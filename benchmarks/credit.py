@@ -37,7 +37,7 @@ from foretrace._look import series
 from foretrace.cli.seeds import half_width
 from foretrace.rules import RULES
 from foretrace.viz.canvas import canvas
-from temporal import CASES, FIRST_BIAS, GUIDE, Case, Recording, inserted, spread
+from temporal import CASES, FIRST_BIAS, Case, Recording, show_in_guide, spread
 
 RESULT = tables.RESULTS / "credit.md"
 ROWS = tables.ROOT / "runs" / "results" / "credit.json"
@@ -391,7 +391,7 @@ def write(rows: dict[str, Any], arguments: argparse.Namespace) -> None:
     """Writes the page, its figure, and the table of the guide."""
     tables.write(RESULT, page(rows, arguments))
     draw(rows, RESULT.with_suffix(".svg"))
-    GUIDE.write_text(inserted(GUIDE.read_text(), "credit", guide(rows)))
+    show_in_guide("credit", guide(rows))
 
 
 def small(case: Case) -> Case:

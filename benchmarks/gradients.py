@@ -34,7 +34,7 @@ import tables
 from foretrace._look import series
 from foretrace.rules import RULES
 from foretrace.viz.canvas import canvas
-from temporal import CASES, FIRST_BIAS, GUIDE, Case, Recording, inserted, spread
+from temporal import CASES, FIRST_BIAS, Case, Recording, show_in_guide, spread
 
 RESULT = tables.RESULTS / "gradients.md"
 ROWS = tables.ROOT / "runs" / "results" / "gradients.json"
@@ -394,7 +394,7 @@ def write(rows: dict[str, Any], arguments: argparse.Namespace) -> None:
     """Writes the page, its figure, and the table of the guide."""
     tables.write(RESULT, page(rows, arguments))
     draw(rows, RESULT.with_suffix(".svg"))
-    GUIDE.write_text(inserted(GUIDE.read_text(), "gradients", guide(rows)))
+    show_in_guide("gradients", guide(rows))
 
 
 def small(case: Case) -> Case:

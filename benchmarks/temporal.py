@@ -285,3 +285,9 @@ def inserted(text: str, name: str, part: str) -> str:
     if not (found and ended):
         raise ValueError(f"The guide has no place for the figures of {name}: {start!r} and {end!r} are not both there.")
     return f"{before}{start}\n\n{part}\n\n{end}{after}"
+
+
+def show_in_guide(name: str, part: str) -> None:
+    """Writes figures into the guide to choosing a rule, where there is one."""
+    if GUIDE.exists():
+        GUIDE.write_text(inserted(GUIDE.read_text(), name, part))
