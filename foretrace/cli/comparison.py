@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 import jax
@@ -26,6 +27,7 @@ from foretrace.compiler.reporting.tables import table
 from foretrace.train.checkpoint import write_atomically
 from foretrace.train.folder import write_json
 from foretrace.train.losses import Beside, StepLoss, take_readout, take_spikes
+from foretrace.train.result import validation_of
 
 When = Literal["before", "after"]
 Params = Mapping[str, Any]
@@ -77,6 +79,26 @@ class Compared:
     before: Agreements
     after: Agreements | None
 
+    @functools.cached_property
+    def update_seconds(self) -> float | None:
+        """How long an iteration takes, without the first, which is compiled, and those that are validated too."""
+        later = self.metrics[1:] or self.metrics
+        plain = [record for record in later if not validation_of(record)] or later
+        spent = [record["seconds"] for record in plain if record.get("seconds") is not None]
+        return median(spent) if spent else None
+
+    @property
+    def steady_seconds(self) -> float | None:
+        """How long its iterations took, compilation and validations aside; None where nothing was trained."""
+        return None if self.update_seconds is None else len(self.metrics) * self.update_seconds
+
+    def validation_after(self, seconds: float) -> dict[str, float]:
+        """The metrics of its last validation within some seconds of iterations; none where it came to none."""
+        each = self.update_seconds or math.inf
+        within = [record for place, record in enumerate(self.metrics) if (place + 1) * each <= seconds * (1 + 1e-9)]
+        found = (validation_of(record) for record in reversed(within))
+        return next((dict(metrics) for metrics in found if metrics), {})
+
 
 @dataclass
 class Comparison:
@@ -97,7 +119,8 @@ class Comparison:
             rule: The rule.
             result: What its training gave; None where nothing was trained.
         """
-        compiled = self._exact if rule.name == BPTT else self._compile(rule)
+        whole = rule.name == BPTT and not rule.options  # and not truncated
+        compiled = self._exact if whole else self._compile(rule)
         first, probe = self.experiment.network.params, self._probe
         (spent,) = seconds_in_turn([lambda: compiled(first, *probe)], REPEATS)
         compare = lambda params: self._agreements(compiled(params, *probe)[0], self._exact(params, *probe)[0])
@@ -145,6 +168,15 @@ class Comparison:
         return [name for name in MEASURES if any(name in row.validation for row in self.rows)]
 
     @property
+    def equal_seconds(self) -> float | None:
+        """The time in which the fastest rule has done its iterations; None where nothing was trained."""
+        return min((spent for row in self.rows if (spent := row.steady_seconds) is not None), default=None)
+
+    def at_equal_time(self, row: Compared) -> dict[str, float]:
+        """What a rule had reached by then."""
+        return {} if self.equal_seconds is None else row.validation_after(self.equal_seconds)
+
+    @property
     def layers(self) -> list[str]:
         """The layers of the network, in order."""
         return sorted(set(self._layer_of.values()), key=lambda name: (name == "readout", name != "input", name))
@@ -161,11 +193,14 @@ class Comparison:
 
     def table(self) -> str:
         """What each rule reached and costs."""
-        header = ["rule", *self.measures, "loss", "training", "gradient", "memory", "cosine"]
+        timed = self.measures[:1]
+        header = ["rule", *self.measures, "loss", *(f"{name} in {self.equal_seconds:.3g} s" for name in timed)]
+        header += ["training", "gradient", "memory", "cosine"]
         rows = [
             [
                 row.rule.label,
                 *(_number(row.validation.get(name)) for name in (*self.measures, "loss")),
+                *(_number(self.at_equal_time(row).get(name)) for name in timed),
                 "-" if row.training_seconds is None else f"{row.training_seconds:.1f} s",
                 f"{1000 * row.gradient_seconds:.3g} ms",
                 bytes_text(row.gradient_bytes),
@@ -186,6 +221,9 @@ class Comparison:
         return {
             "rule": row.rule.label,
             **{name: row.validation.get(name) for name in (*self.measures, "loss")},
+            **{f"{name} at equal time": self.at_equal_time(row).get(name) for name in (*self.measures, "loss")},
+            "equal_seconds": self.equal_seconds,
+            "update_seconds": row.update_seconds,
             "training_seconds": row.training_seconds,
             "gradient_seconds": row.gradient_seconds,
             "gradient_bytes": row.gradient_bytes,
@@ -219,26 +257,45 @@ def layer_of(parameter: str, layers: int) -> str:
 
 def write_comparison(comparison: Comparison, folder: Path, command: Sequence[str]) -> list[tuple[str, Path]]:
     """Writes tables and figures; returns the files, each by what it is."""
+    return write_files(comparison, [comparison.plain(row) for row in comparison.rows], {}, folder, command)
+
+
+def write_files(
+    comparison: Comparison, rows: Sequence[Mapping[str, Any]], further: Any, folder: Path, command: Sequence[str]
+) -> list[tuple[str, Path]]:
+    """Writes lines of plain values, what a comparison found beside them, and its figures.
+
+    Args:
+        comparison: The comparison.
+        rows: The lines of the table.
+        further: More for the file that has everything.
+        folder: Where to.
+        command: The words of the command.
+    """
     from foretrace.cli.pictures import draw_comparison
 
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [comparison.plain(row) for row in comparison.rows]
     gradients = {
         row.rule.label: {"before": _plain(row.before), "after": None if row.after is None else _plain(row.after)}
         for row in comparison.rows
     }
     said = shlex.join(["foretrace", *command])
-    facts = {"command": said, **comparison.experiment.words, "rules": rows, "gradients": gradients}
+    facts = {"command": said, **comparison.experiment.words, **further, "rules": rows, "gradients": gradients}
     as_json, as_csv = folder / "comparison.json", folder / "comparison.csv"
     write_json(as_json, facts)
-    write_rows(comparison, as_csv)
+    write_lines(rows, as_csv)
     files = [("table", as_csv), ("everything", as_json)]
     return [*files, *(("figure", path) for path in draw_comparison(comparison, folder / "comparison"))]
 
 
 def write_rows(comparison: Comparison, path: Path) -> None:
     """Writes a line for each rule as comma-separated values."""
-    rows, text = [comparison.plain(row) for row in comparison.rows], io.StringIO(newline="")
+    write_lines([comparison.plain(row) for row in comparison.rows], path)
+
+
+def write_lines(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Writes lines of plain values as comma-separated ones."""
+    text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0]))
     writer.writeheader()
     writer.writerows(rows)

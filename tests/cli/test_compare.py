@@ -1,6 +1,8 @@
 """`foretrace compare` and `foretrace bench` put rules beside BPTT."""
 
+import contextlib
 import csv
+import io
 import json
 from types import SimpleNamespace
 
@@ -10,7 +12,8 @@ import pytest
 import foretrace as ft
 from foretrace import train
 from foretrace.cli import comparison, main
-from foretrace.cli.comparison import PROBE, Comparison
+from foretrace.cli.comparison import PROBE, Compared, Comparison
+from foretrace.cli.rules import RuleChoice
 from foretrace.tasks import find_task
 
 SETTINGS = {"n_samples": 5, "n_units": 6, "n_steps": 8, "n_classes": 2, "n_frequencies": 10}
@@ -78,6 +81,60 @@ def test_gradients_alone_are_compared_without_iterations(tmp_path, capsys):
     assert "layer 1  layer 2  readout  overall" in said
     assert "learned" not in said
     assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory):
+    """The folder and the words of a comparison from two seeds."""
+    folder, said = tmp_path_factory.mktemp("seeds"), io.StringIO()
+    arguments = ["--rules", "BPTT:window=1,BPTT", "--iterations", "3", "--validate-every", "1", "--seeds", "2"]
+    with contextlib.redirect_stdout(said):
+        assert main(["compare", *TASK, *SMALL, *arguments, "--seed", "5", "--folder", str(folder)]) == 0
+    return folder, said.getvalue()
+
+
+def test_every_seed_is_trained_and_told(seeds):
+    folder, said = seeds
+    lines = list(csv.DictReader((folder / "comparison.csv").read_text().splitlines()))
+    assert [(line["seed"], line["rule"]) for line in lines] == [
+        (seed, rule) for seed in ("5", "6") for rule in ("BPTT-window=1", "BPTT")
+    ]
+    assert (folder / "seed-6" / "BPTT" / "metrics.jsonl").stat().st_size
+    assert (folder / "comparison.svg").stat().st_size
+    assert lines[0]["loss"] != lines[2]["loss"]
+    assert " ± " in said
+
+
+def test_means_have_their_intervals(seeds):
+    folder, _ = seeds
+    lines = list(csv.DictReader((folder / "comparison.csv").read_text().splitlines()))
+    losses = [float(line["loss"]) for line in lines if line["rule"] == "BPTT"]
+    found = json.loads((folder / "comparison.json").read_text())["over_seeds"]["BPTT"]["loss"]
+    assert found["mean"] == pytest.approx(sum(losses) / 2)
+    assert found["interval"] == pytest.approx(12.7062 * abs(losses[0] - losses[1]) / 2, rel=1e-4)  # Student's t, one
+
+
+def test_truncated_bptt_is_not_taken_for_the_measure(seeds):
+    folder, _ = seeds
+    found = json.loads((folder / "comparison.json").read_text())["over_seeds"]
+    assert found["BPTT"]["cosine before overall"]["mean"] == pytest.approx(1)
+    assert found["BPTT-window=1"]["cosine before layer 1"]["mean"] < 0.99
+
+
+def record(iteration, accuracy, seconds):
+    return {"iteration": iteration, "validation_accuracy": accuracy, "seconds": seconds}
+
+
+def test_rules_are_held_against_each_other_at_equal_time():
+    def trained(name, seconds):
+        metrics = [record(k + 1, 0.1 * (k + 1), 9.0 if k == 0 else seconds) for k in range(4)]
+        return Compared(RuleChoice(name), {"accuracy": 0.4}, metrics, 20.0, 0.1, 1, {}, {})
+
+    both = Comparison(SimpleNamespace(network=SimpleNamespace(params={}, settings={})))
+    both.rows += [trained("quick", 1.0), trained("slow", 2.0)]
+    assert both.equal_seconds == 4.0  # four iterations of a second; the first one was compiled
+    assert [both.at_equal_time(row) for row in both.rows] == [{"accuracy": 0.4}, {"accuracy": 0.2}]
+    assert "accuracy in 4 s" in both.table()
 
 
 def ended(reason):
