@@ -147,8 +147,8 @@ def has_bare_state(graph: Any) -> bool:
 
 def check_batch(seed: int, rule: str) -> None:
     """A batch is the sum of its samples."""
-    # Random feedback takes units for samples where they are copies of one another, as it cannot tell them apart then; and
-    # a matrix that projects targets has a column for each unit of a sample.
+    # Random feedback takes units for samples where they are copies of one another, as it cannot tell them apart then. A
+    # matrix that projects targets has a column for each unit of a sample.
     lead = 1 if rule in ("EProp, random", "OSTTP") else 0
     single, batched = case(seed, rule, lead), case(seed, rule, BATCH)
     if single is not None and has_bare_state(single.learner.plan.graph):
