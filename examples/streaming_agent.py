@@ -3,7 +3,7 @@
 In the T-maze a sign at the start says which way to turn at the end of the corridor. Both agents have the same network
 of recurrent trace units and see the same rewards; only the credit of the past differs. Eligibility alone, which leads
 from an action to later rewards, does not teach a network what to keep. Some seeds learn early on never to walk to the
-end, and stay at 0: exploration, which no credit of the past mends.
+end, and stay at 0.
 """
 
 import jax

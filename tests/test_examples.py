@@ -132,6 +132,6 @@ def test_devices_share_the_batch_and_give_the_same_gradient() -> None:
 def test_agent_remembers_where_the_whole_episode_is_credited() -> None:
     whole = numbers(run("streaming_agent"), r"^whole episode.* (\d\.\d\d) at last$")
     one = numbers(run("streaming_agent"), r"^one step.* (\d\.\d\d) at last$")
-    # A seed in four or so learns early on never to walk to the end, whatever the credit: the middle one of three counts.
+    # A seed in four or so learns early on never to walk to the end: the middle one of three counts.
     assert sorted(whole)[1] > 0.8
     assert sorted(whole)[1] > max(one)
