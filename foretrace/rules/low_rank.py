@@ -182,7 +182,7 @@ class LowRank(Rule):
         rest, basis, rows = _Rest(plan, window, trace, direct), trace.basis, trace.rows
         if sketched:
             recent = jax.tree.map(lambda a: a[-RECENT:], block.steps)
-            basis = _leading(plan, Window(plan, weights, recent), trace)
+            basis = _leading(plan, Window(plan, weights, recent), trace, direct)
             rows, _ = rest.rows(jnp.swapaxes(basis, 1, 2))
         if bound is not None:
             bound = bound._replace(gram=rest.missing(bound.gram, basis, rows))
@@ -218,7 +218,7 @@ def _floating(plan: Plan, block: Block) -> Block:
     return replace(block, cotangents=replace(block.cotangents, outputs=outputs))
 
 
-def _leading(plan: Plan, recent: Window, trace: Sketch) -> jax.Array:
+def _leading(plan: Plan, recent: Window, trace: Sketch, direct: Eligibility) -> jax.Array:
     """An orthonormal basis of about the directions in which the rest is largest.
 
     One step of subspace iteration, `orth(R R^T Q)`. For that the products of rows are taken where the weights meet
@@ -236,10 +236,15 @@ def _leading(plan: Plan, recent: Window, trace: Sketch) -> jax.Array:
     (columns,) = transpose((arriving._replace(y=by_y), own.spread(sketched)))
     columns = jnp.swapaxes(own.collect(columns), 1, 2)
     columns = columns.astype(jnp.promote_types(columns.dtype, jnp.float32))  # there is no QR of half precision
-    # Where the rest has fewer directions than the basis, the others are told by these cosines and not by rounding.
+    # Where the rest has fewer directions than the basis, or is no more than what rounding leaves of the traces that
+    # were taken out of it, the others are told by these cosines and not by rounding.
     largest = jnp.max(jnp.abs(columns), axis=(1, 2), keepdims=True)
+    squares = total(
+        [jnp.sum(jnp.square(e.astype(columns.dtype))) for e in jax.tree.leaves(direct.e)] or [jnp.zeros(())]
+    )
+    limits = jnp.finfo(columns.dtype)
     begin = _cosines(*columns.shape[1:]).astype(columns.dtype)
-    basis, _ = jnp.linalg.qr(columns + (UNTOLD * largest + jnp.finfo(columns.dtype).tiny) * begin)
+    basis, _ = jnp.linalg.qr(columns + (UNTOLD * largest + limits.eps * squares + limits.tiny) * begin)
     return basis.astype(trace.basis.dtype)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import foretrace as ft
+from foretrace._jax import scan_counts
 from foretrace.program.diagnostics import DiagnosticKind
 
 OPTIONS: dict[str, dict[str, Any]] = {"pp_prop": {"decay_or_rank": 0.9}, "Hybrid": {"decay_or_rank": 0.9}}
@@ -82,7 +83,7 @@ def test_the_loop_carries_no_gradient_of_a_constant() -> None:
     learner = ft.compile(step, "D_RTRL", xs[0], params=params, state=state, weights="in", block=1)
     run = lambda params: learner.grad(params, learner.init(), xs, loss=jnp.sum)[0]
     (loop,) = [eqn for eqn in jax.make_jaxpr(run)(params).eqns if eqn.primitive.name == "scan"]
-    carried = [tuple(aval.aval.shape) for aval in loop.outvars[: loop.params["num_carry"]]]
+    carried = [tuple(aval.aval.shape) for aval in loop.outvars[: scan_counts(loop.params)[1]]]
     assert params["out"].shape not in carried
     assert params["gate"]["u"].shape not in carried
 
