@@ -182,16 +182,44 @@ def _through(eqn: JaxprEqn, out: Var, operand: int, local: Local, own: Interval)
     return Interval(least.reshape(out.aval.shape), greatest.reshape(out.aval.shape))
 
 
+def _placed(own: Interval, out: Var, places: Mapping[int, int]) -> Interval:
+    """Axes that stay apart, each at its place among those of the output; joined along all others."""
+    axes = sorted(places, key=lambda axis: places[axis])
+    rest = [axis for axis in range(own.least.ndim) if axis not in places]
+    shape = [1] * out.aval.ndim
+    for axis in axes:
+        shape[places[axis]] = own.least.shape[axis]
+    lines = own.over(rest).map(lambda a: np.transpose(a, [*axes, *rest]).reshape(shape))
+    return lines.map(lambda a: np.broadcast_to(a, out.aval.shape))
+
+
 def _product(eqn: JaxprEqn, out: Var, operand: int, own: Interval) -> Interval:
     """Output axes are (batch, free axes of the left, free axes of the right)."""
     contract, batch = (sides[operand] for sides in eqn.params["dimension_numbers"])
     free = [axis for axis in range(own.least.ndim) if axis not in (*contract, *batch)]
-    lines = own.over(contract).map(lambda a: np.transpose(a, [*batch, *free, *contract]))
-    other = out.aval.ndim - len(batch) - len(free)
-    start = len(batch) + (len(free) if operand == 0 else 0)
-    sizes = lines.least.shape[: len(batch) + len(free)]
-    shape = (*sizes[:start], *(1,) * other, *sizes[start:])
-    return lines.map(lambda a: np.broadcast_to(a.reshape(shape), out.aval.shape))
+    start = len(batch) if operand == 0 else out.aval.ndim - len(free)
+    places = {axis: place for place, axis in enumerate(batch)}
+    return _placed(own, out, places | {axis: start + k for k, axis in enumerate(free)})
+
+
+def _gather(eqn: JaxprEqn, out: Var, operand: int, own: Interval) -> Interval:
+    """Axes that a window covers whole stay apart, and so do those along which each index has its own operand."""
+    how, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+    lookups = [axis for axis in range(out.aval.ndim) if axis not in how.offset_dims]
+    if operand == 1:
+        return _placed(own, out, dict(enumerate(lookups)))
+    shape = own.least.shape
+    window = [axis for axis in range(len(shape)) if axis not in (*how.collapsed_slice_dims, *how.operand_batching_dims)]
+    batching = zip(how.operand_batching_dims, how.start_indices_batching_dims, strict=True)
+    places = {axis: place for axis, place in zip(window, how.offset_dims, strict=True) if sizes[axis] == shape[axis]}
+    return _placed(own, out, places | {axis: lookups[place] for axis, place in batching})
+
+
+def _dynamic_slice(eqn: JaxprEqn, out: Var, operand: int, own: Interval) -> Interval:
+    if operand > 0:
+        return own.everywhere(out.aval.shape)
+    whole = [axis for axis, size in enumerate(own.least.shape) if eqn.params["slice_sizes"][axis] == size]
+    return _placed(own, out, {axis: axis for axis in whole})
 
 
 def _reduction(eqn: JaxprEqn, out: Var, operand: int, own: Interval) -> Interval:
@@ -209,13 +237,14 @@ def _convolution(eqn: JaxprEqn, out: Var, operand: int, own: Interval) -> Interv
     if operand == 0 and eqn.params["batch_group_count"] > 1:
         return own.everywhere(out.aval.shape)
     kept, place = (lhs[0], to[0]) if operand == 0 else (rhs[0], to[1])
-    lines = own.over([axis for axis in range(own.least.ndim) if axis != kept])
-    return lines.map(lambda a: np.broadcast_to(along(a, place, out.aval.ndim), out.aval.shape))
+    return _placed(own, out, {kept: place})
 
 
 mixing_rules: dict[str, Callable[[JaxprEqn, Var, int, Interval], Interval]] = {
     "dot_general": _product,
     "conv_general_dilated": _convolution,
+    "gather": _gather,
+    "dynamic_slice": _dynamic_slice,
     **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"), _reduction),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort"), _line),
 }

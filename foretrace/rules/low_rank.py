@@ -229,9 +229,10 @@ def _leading(plan: Plan, recent: Window, trace: Sketch, direct: Eligibility) -> 
     alike = 1 + jnp.einsum("asm,bsm->sab", hidden, hidden)
     found, transpose = jax.vjp(_each(recent.mixing), own.spread(jnp.swapaxes(trace.basis, 1, 2)))
     arriving, starts = found
-    by_y = [jnp.einsum("sab,skb...->ska...", alike.astype(y.dtype), y) for y in arriving.y]
+    # Of complex rows the real parts of products with conjugates are taken: they are rows by two real weights each.
+    by_y = [jnp.einsum("sab,skb...->ska...", alike.astype(y.dtype), jnp.conj(y)) for y in arriving.y]
     flat = [rows.reshape(*rows.shape[:2], math.prod(rows.shape[2:])) for rows in trace.rows]
-    gram = total([rows @ jnp.swapaxes(rows, 1, 2) for rows in flat]).astype(starts.dtype)
+    gram = total([jnp.real(rows @ jnp.conj(jnp.swapaxes(rows, 1, 2))) for rows in flat]).astype(starts.dtype)
     sketched = own.collect(starts) @ trace.basis @ gram @ jnp.swapaxes(trace.basis, 1, 2)
     (columns,) = transpose((arriving._replace(y=by_y), own.spread(sketched)))
     columns = jnp.swapaxes(own.collect(columns), 1, 2)
@@ -240,7 +241,7 @@ def _leading(plan: Plan, recent: Window, trace: Sketch, direct: Eligibility) -> 
     # were taken out of it, the others are told by these cosines and not by rounding.
     largest = jnp.max(jnp.abs(columns), axis=(1, 2), keepdims=True)
     squares = total(
-        [jnp.sum(jnp.square(e.astype(columns.dtype))) for e in jax.tree.leaves(direct.e)] or [jnp.zeros(())]
+        [jnp.sum(jnp.square(jnp.abs(e).astype(columns.dtype))) for e in jax.tree.leaves(direct.e)] or [jnp.zeros(())]
     )
     limits = jnp.finfo(columns.dtype)
     begin = _cosines(*columns.shape[1:]).astype(columns.dtype)

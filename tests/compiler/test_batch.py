@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import foretrace as ft
-from foretrace.compiler.batch import find_batch
+from foretrace.compiler.batch import find_batch, find_samples
 from foretrace.errors import NotSupportedError
 from zoo import MODELS
 from zoo.compiled import compiled
@@ -178,3 +178,35 @@ def test_refuses_an_output_of_samples_and_of_all() -> None:
 
     with pytest.raises(NotSupportedError, match="single samples beside elements of"):
         weights(step)
+
+
+def chosen(p: Any) -> Any:
+    """A place that only the run knows."""
+    return jnp.argmin(p["out"][:, 0])
+
+
+LOOKUPS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "rolled by a parameter": lambda p, v, x: jnp.roll(v, chosen(p), axis=1),
+    "each sample looks up its own": lambda p, v, x: jnp.take_along_axis(v, jnp.int32(x[:, :1] > 0), axis=1),
+    "a window of units": lambda p, v, x: jax.lax.dynamic_slice(v, (0, chosen(p)), (BATCH, 1)),
+}
+
+
+def samples_of(look_up: Callable[[Any, Any, Any], Any]) -> Any:
+    def step(p: Any, v: Any, x: Any) -> Any:
+        v = jnp.tanh(0.5 * v + x @ p["w"] + look_up(p, v, x))
+        return v, v @ p["out"]
+
+    graph = ft.compile_etrace_graph(step, jnp.ones((BATCH, IN)), params=PARAMS, state=jnp.zeros((BATCH, UNITS)))
+    return find_samples(graph)
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_lookups_keep_samples_apart(name: str) -> None:
+    (found,) = samples_of(LOOKUPS[name])
+    np.testing.assert_array_equal(found, np.repeat(np.arange(BATCH), UNITS).reshape(BATCH, UNITS))
+
+
+def test_a_window_of_samples_joins_them() -> None:
+    assert samples_of(lambda p, v, x: jax.lax.dynamic_slice(v, (chosen(p) % 2, 0), (1, UNITS))) is None
+    assert samples_of(lambda p, v, x: v[chosen(p) % 2]) is None

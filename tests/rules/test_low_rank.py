@@ -266,6 +266,20 @@ def test_refuses_past_the_limit_with_the_numbers() -> None:
         LowRank(2, memory_limit=671).init(plan)
 
 
+def test_real_states_may_meet_complex_values_of_their_weights() -> None:
+    """The spectrum of a weight is complex, and so are the rows that are kept of it."""
+    model = (by_spectrum, *rnn(5)[1:])
+    exact = gradients(learner_of(model, ft.RTRL()))[0]
+    agree([gradients(learner_of(model, LowRank(5, every=3)))[0]], [exact], 1e-8)
+    assert differ([gradients(learner_of(model, LowRank(1, every=3)))[0]], [exact])
+
+
+def by_spectrum(params: Any, state: Any, x: Any) -> Any:
+    recurrent = jnp.real(state.astype(complex) @ jnp.fft.fft(params["w"]))
+    state = jnp.tanh(x @ params["u"] + recurrent / 3 + params["b"])
+    return state, state @ params["out"]
+
+
 def test_refuses_complex_states_by_name() -> None:
     step = lambda w, h, x: (w * h + x, jnp.real(h))
     learner = ft.compile(step, "D_RTRL", jnp.ones(2), params=jnp.ones(2), state=jnp.zeros(2, complex))
