@@ -41,13 +41,13 @@ import tables
 
 RESULT = tables.RESULTS / "connectome.md"
 METHODS = ("all synapses", "adapters", "untrained", "teacher again")
-RATES = {"all synapses": 0.02, "adapters": 0.003}
+RATES = {"all synapses": 0.01, "adapters": 0.0001}
 CHANNELS, RANK, UPDATE, PIECE, WARM, HELD = 8, 20, 20, 1000, 300, 2000
-GAIN = {"eye": 0.4, "brain": 0.6}
+GAIN = {"eye": 0.4, "brain": 0.45}
 PAIR, SYNAPSE = 0.8, 0.5  # of the teacher's log-normal factors
 LEAK, SYNAPTIC, FILTER, DRIVE, LEAST = 0.95, 0.8, 0.98, 0.03, 0.002
 SIZES = {"eye": 15, "brain": 138_639}
-STEPS = {"eye": 10_000, "brain": 3_000}
+STEPS = {"eye": 30_000, "brain": 10_000}
 PER_NEURON = 15_091_983 / 138_639
 PAPER = {"eye": "The fly's visual connectome", "brain": "A whole brain"}
 
@@ -175,7 +175,7 @@ def whole_brain(neurons: int, connections: int, seed: int = 0, regions: int = 70
     signs = np.repeat(np.where(excites, 1.0, -1.0), degrees)
     field = np.zeros((CHANNELS, neurons), np.float32)
     for channel in range(CHANNELS):
-        field[channel, region == channel] = 1.5
+        field[channel, region == channel] = 2.0
     return Wiring(
         starts.astype(np.int32),
         columns,
@@ -461,8 +461,8 @@ def section(name: str, results: Results, arguments: argparse.Namespace) -> str:
     """What was found on one wiring."""
     some = next(iter(results.values()))[0]
     facts = (
-        f"{some['neurons']:,} neurons, {some['connections']:,} connections; {arguments.steps[name]:,} steps of learning, "
-        f"{arguments.seeds} seeds. In the teacher {100 * some['active']:.1f} % of the neurons fire in a step."
+        f"{some['neurons']:,} neurons, {some['connections']:,} connections; {arguments.steps[name]:,} steps of "
+        f"learning, {arguments.seeds} seeds. In the teacher {100 * some['active']:.1f} % of the neurons fire in a step."
     )
     figure = f"![Activity by region, loss, correlation and memory](connectome_{name}.svg)"
     return "\n\n".join([f"## {PAPER[name]}", facts, table(results), figure])

@@ -1,7 +1,7 @@
 """A wiring that learns: every synapse of a spiking network, online, from the activity of a teacher's regions.
 
 The teacher has the same sparse wiring and other weights. Nobody tells the student what single neurons do: it sees the
-stimulus, and the mean activity of ten regions. `benchmarks/connectome.py` does this with the wiring of a fly.
+stimulus, and the mean activity of eight regions. `benchmarks/connectome.py` does this with the wiring of a fly.
 """
 
 import brainevent
@@ -12,7 +12,7 @@ import optax
 
 import foretrace as ft
 
-NEURONS, REGIONS, DEGREE, STEPS, EVERY = 500, 10, 30, 6000, 50
+NEURONS, REGIONS, DEGREE, STEPS, EVERY = 2000, 8, 40, 20000, 20
 
 rng = np.random.default_rng(0)
 region = np.arange(NEURONS) * REGIONS // NEURONS
@@ -37,7 +37,7 @@ def step(weight, state, x):
     spikes = spike(v - 1.0)
     current = 0.8 * current + ft.sparse_matmul(brainevent.BinaryArray(spikes), weight, sparse_mat=wiring)
     v = 0.95 * (v - spikes) + bias + current + x * sensory
-    rate = 0.95 * rate + 0.05 * spike(v - 1.0)
+    rate = 0.98 * rate + 0.02 * spike(v - 1.0)
     return (v, current, rate), rate.reshape(REGIONS, -1).mean(1)
 
 
@@ -72,7 +72,9 @@ def main():
         return float(np.mean(pairs))
 
     loss = lambda out, y: jnp.mean(((out - y) * scale) ** 2)
-    settings = dict(loss=loss, optimizer=optax.adam(5e-4, b2=0.99), update_every=EVERY)
+    settings = dict(
+        loss=loss, optimizer=optax.adam(optax.linear_schedule(2e-4, 0.0, STEPS // EVERY), b2=0.99), update_every=EVERY
+    )
     print(f"{weight.size} synapses; held-out correlation with the teacher: {correlation(weight):.3f} before")
     learned, _, _, losses = jax.jit(lambda w, c, xs, ys: learner.train(w, c, xs, ys, **settings))(
         weight, learner.init(state), xs, ys

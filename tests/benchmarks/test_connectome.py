@@ -58,6 +58,7 @@ def test_teacher_keeps_wiring_and_signs() -> None:
 def learned(method: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(connectome, "PIECE", 100)
     monkeypatch.setattr(connectome, "HELD", 200)
+    monkeypatch.setattr(connectome, "WARM", 50)
     monkeypatch.setattr(connectome, "make", lambda _: connectome.whole_brain(300, 6_000, regions=12))
     return connectome.learn(connectome.Setting("brain", method, 0, 300, 400, 0.02))
 
