@@ -50,6 +50,7 @@ def test_every_example_is_run() -> None:
         *REPORTS,
         *FRAMEWORKS,
         "compare_rules",
+        "connectome",
         "many_devices",
         "own_task",
         "pictures",
@@ -135,3 +136,9 @@ def test_agent_remembers_where_the_whole_episode_is_credited() -> None:
     # A seed in four or so learns early on never to walk to the end: the middle one of three counts.
     assert sorted(whole)[1] > 0.8
     assert sorted(whole)[1] > max(one)
+
+
+@pytest.mark.slow
+def test_synapses_learn_what_the_regions_of_a_teacher_do() -> None:
+    before, after = numbers(run("connectome"), r"teacher: (-?\d\.\d{3}) (?:before|after)$")
+    assert after > before + 0.1
