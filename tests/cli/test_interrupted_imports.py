@@ -20,9 +20,11 @@ def interrupted(command: list[str], library: str, folder: Path) -> tuple[int, st
     (folder / "slow" / library).mkdir(parents=True)
     (folder / "slow" / library / "__init__.py").write_text(SLOW)
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder / "slow"), str(ROOT)])}
-    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts behind the scenes ignores it
-    pipes = dict(stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    run = subprocess.Popen(command, env=env, cwd=folder, preexec_fn=heard, **pipes)
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # children inherit that it is ignored, as behind nohup
+    run = subprocess.Popen(command, env=env, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
     for line in run.stderr:
         if line == "importing\n":
             break
