@@ -76,6 +76,15 @@ def _with_patterns(group: HiddenGroup, patterns: Sequence[Sequence[Pattern]]) ->
     return dataclasses.replace(group, positions=dataclasses.replace(group.positions, patterns=kept))
 
 
+def with_slots(group: HiddenGroup, slots: Sequence[int]) -> HiddenGroup:
+    """A group with what some of its slots do to one another alone."""
+    none = _own(np.arange(0), group.positions.size)
+    patterns = enumerate(group.positions.patterns)
+    return _with_patterns(
+        group, [[p if i in slots and j in slots else none for j, p in enumerate(row)] for i, row in patterns]
+    )
+
+
 def _on_diagonal(pattern: Pattern) -> Pattern:
     rows, columns = pattern.pairs()
     return _own(rows[rows == columns], pattern.shape[0])

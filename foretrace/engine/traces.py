@@ -7,7 +7,7 @@ block is walked step by step.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -89,17 +89,23 @@ def enter(
         The products with these steps, and what enters.
     """
     found = {index: products(transitions[index], span, lin.count) for index, span in spans.items()}
-    factors = {index: each for index, (each, _) in found.items()}
-    entering = Entering(
+    stepwise = {link.group.index: transitions[link.group.index] for link in links if link.group.index not in spans}
+
+    def values(link: Link) -> Trace:
+        return lin.entering(link) if link.group.index in stepwise else lin.push(link, found[link.group.index][0])
+
+    return {index: span for index, (_, span) in found.items()}, entered(links, lin, values, stepwise)
+
+
+def entered(
+    links: Sequence[Link], lin: Linearised, values: Callable[[Link], Trace], stepwise: dict[int, Matrix]
+) -> Entering:
+    """What enters the traces of some links, with what the `y` of each does to its slots given."""
+    return Entering(
         {key: lin.data(link) for key, link in {_data_key(link): link for link in links}.items()},
-        {key: _values(link, lin, factors) for key, link in {_value_key(link): link for link in links}.items()},
-        {link.group.index: transitions[link.group.index] for link in links if link.group.index not in spans},
+        {key: values(link) for key, link in {_value_key(link): link for link in links}.items()},
+        stepwise,
     )
-    return {index: span for index, (_, span) in found.items()}, entering
-
-
-def _values(link: Link, lin: Linearised, factors: Spans) -> Trace:
-    return lin.push(link, factors[link.group.index]) if link.group.index in factors else lin.entering(link)
 
 
 def advance_all(links: Sequence[Link], traces: Sequence[Trace], spans: Spans, entering: Entering) -> list[Trace]:

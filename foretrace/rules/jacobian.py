@@ -70,16 +70,21 @@ class JacobianRule(Rule):
 
     def kept(self, plan: Plan) -> int:
         """How many entries of the whole Jacobian are kept."""
-        return _influence(plan, self.steps).count
+        return self.influence(plan).count
+
+    def influence(self, plan: Plan) -> InfluencePattern:
+        """The states that parameter elements reach within the steps."""
+        return _influence(plan, self.steps)
 
     def init(self, plan: Plan) -> Entries:
-        self._check(plan, self.kept(plan), "")
+        self.check(plan, self.kept(plan))
         layout = _layout(plan, self.steps)
-        self._check(plan, layout.size, " (with padding)")
+        self.check(plan, layout.size, " (with padding)")
         values = [jnp.zeros(shelf.shape, _dtype(plan)) for shelf in layout.tables.shelves]
         return Entries(values, jax.tree.map(jnp.asarray, layout.tables))
 
-    def _check(self, plan: Plan, count: int, remark: str) -> None:
+    def check(self, plan: Plan, count: int, remark: str = "") -> None:
+        """Refuses to keep more entries than there is memory for."""
         dtype = jnp.dtype(_dtype(plan))
         kept, instead = self.refusal(plan, f"{count:,} derivatives of hidden states by parameters{remark} in {dtype}")
         check_memory(self.name, kept, count * dtype.itemsize, self.memory_limit, instead)

@@ -68,7 +68,7 @@ class OSTLRecurrent(D_RTRL):
 
     def transitions(self, lin: Linearised) -> list[Matrix]:
         pairs = zip(lin.plan.graph.hidden_groups, _recurrent(lin.plan.graph), strict=True)
-        return [lin.transition(group) if own is None else _whole(lin, group, own) for group, own in pairs]
+        return [lin.transition(group) if own is None else whole_transition(lin, group, own) for group, own in pairs]
 
     def credit(
         self, plan: Plan, params: Sequence[Any], trace: Eligibility, signal: Sequence[jax.Array]
@@ -116,7 +116,7 @@ def _widened_link(link: Link, found: RecurrentGroup | None) -> Link:
     return dataclasses.replace(link, group=found.group, places=places, slots=later_slots(found.group, link.slots))
 
 
-def _whole(lin: Linearised, group: HiddenGroup, own: RecurrentGroup) -> Matrix:
+def whole_transition(lin: Linearised, group: HiddenGroup, own: RecurrentGroup) -> Matrix:
     """The block diagonal of the Jacobian of a group's new states by its previous ones, at each step."""
     back = {found.occurrence.y_var: _own_elements(lin, found) for found in own.returns or ()}
     if own.returns is None or None in back.values():

@@ -13,6 +13,8 @@ import foretrace as ft
 from foretrace.compiler.influence import find_influence
 from foretrace.errors import NotSupportedError
 from foretrace.rules import whole_step
+from foretrace.rules.d_rtrl import Eligibility
+from foretrace.rules.jacobian import Entries, JacobianRule
 from foretrace.rules.kept_entries import lay_out
 from foretrace.rules.rtrl import RTRL
 from foretrace.rules.snap import SnAp
@@ -40,6 +42,17 @@ SATURATED = [
     "delay line that feeds a neuron",
     "plain sparse products",
 ]
+
+OWN_POSITIONS = [
+    "LSTM, fused gates and a tuple of states",
+    "module: marked LSTM, separate gates",
+    "module: marked GRU, reset after the matmul",
+    "v, i and adaptation side by side",
+    "brainpy: recurrent AlignPre Expon with STP and units",
+    "marked conv LIF layer",
+]
+TOGETHER = ["GRU, reset before the matmul", "two layers of LIF", "lateral coupling by a roll"]
+TABLE = [name if name in OWN_POSITIONS else pytest.param(name, marks=pytest.mark.slow) for name in BY_NAME]
 
 
 @functools.cache
@@ -112,6 +125,61 @@ def test_equals_the_masked_dense_update(name: str) -> None:
     found = whole_gradient(case(name), SnAp(1))
     agree(found, masked_dense(case(name), 1))
     assert differ(found, case(name).whole)
+
+
+class ByEntries(SnAp):
+    """SnAp by entries of the whole Jacobian, wherever parameters act."""
+
+    init, advance, credit = JacobianRule.init, JacobianRule.advance, JacobianRule.credit
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_one_step_equals_the_update_of_its_entries(name: str) -> None:
+    """Where parameter elements act on positions of their own, blocks are taken as D-RTRL takes them."""
+    model = case(name)
+    found, expected = SnAp(1), ByEntries(1)
+    agree(whole_gradient(model, found), whole_gradient(model, expected))
+    agree(block_gradients(model, found, [2])[0], whole_gradient(model, expected))
+    agree(credited(model, found), credited(model, expected))
+
+
+@pytest.mark.parametrize(("name", "alone"), [(name, name in OWN_POSITIONS) for name in (*OWN_POSITIONS, *TOGETHER)])
+def test_positions_of_ones_own_are_told_by_structure(name: str, alone: bool) -> None:
+    assert isinstance(SnAp(1).init(case(name).plan), Eligibility) == alone
+
+
+def test_a_gate_keeps_the_slots_that_it_reaches_at_once() -> None:
+    """The output gate of an LSTM acts on `h` alone within a step, so its derivatives of `c` are not kept."""
+    model = case("module: marked LSTM, separate gates")
+    kept = [sorted(e) for e in SnAp(1).init(model.plan).e]
+    assert sorted(map(len, kept)) == [1, 1] + 6 * [2]  # its weight and its bias; those of the other gates
+
+
+def test_a_parameter_of_all_positions_is_no_position_of_its_own() -> None:
+    def step(params, h, x):
+        h = jnp.tanh(params["gain"] * x + h @ params["w"])
+        return h, h
+
+    rng = np.random.default_rng(5)
+    params = {"gain": jnp.asarray(0.7), "w": jnp.asarray(rng.normal(size=(3, 3)))}
+    model = case_of(step, params, jnp.asarray(rng.normal(size=3)), jnp.asarray(rng.normal(size=(5, 3))))
+    assert isinstance(SnAp(1).init(model.plan), Entries)
+    agree(whole_gradient(model, SnAp(1)), masked_dense(model, 1))
+
+
+def test_a_parameter_of_two_gates_keeps_what_both_reach() -> None:
+    """`w` enters `c`, and by another way `h` alone: kept apart, the second way would lose its derivative of `c`."""
+
+    def step(params, state, x):
+        c = jnp.tanh(0.5 * state["c"] + state["h"] + params["w"] * x)
+        h = jnp.tanh(c + params["w"] ** 2 * x)
+        return {"c": c, "h": h}, h
+
+    rng = np.random.default_rng(6)
+    model = case_of(
+        step, {"w": jnp.asarray(rng.normal(size=3))}, {"c": jnp.zeros(3), "h": jnp.zeros(3)}, jnp.ones((5, 3))
+    )
+    agree(whole_gradient(model, SnAp(1)), masked_dense(model, 1))
 
 
 def test_one_step_on_a_vanilla_rnn_by_hand() -> None:
