@@ -35,7 +35,7 @@ test: $(VENV)/.installed-test  ## run the tests
 	$(PYTHON) -m pytest -q -n $(JOBS) --dist loadgroup
 
 test-slow: $(VENV)/.installed-test  ## run every test, the slow ones too
-	$(PYTHON) -m pytest -q -n $(JOBS) --dist loadgroup -m "slow or not slow"
+	$(PYTHON) -m pytest -v -n $(JOBS) --dist loadgroup -m "slow or not slow"
 
 lint: $(VENV)/.installed-lint  ## check format, style and types
 	$(PYTHON) -m ruff format --check .

@@ -87,7 +87,7 @@ def methods(case: Case) -> Iterator[Method]:
     yield Method("pp_prop, 0.9", "pp_prop", {"decay_or_rank": 0.9})
     yield Method("D_RTRL, window 10", "D_RTRL", {"window": 10})
     if "low_rank" in RULES:
-        yield Method("low_rank, 16", "low_rank", {"rank": 16, "every": 10})
+        yield Method("low_rank, 4", "low_rank", {"rank": 4, "every": 20})
     yield Method(EXACT, "BPTT")
 
 

@@ -59,19 +59,6 @@ def find_batch(graph: ETraceGraph, group: HiddenGroup) -> Batch:
     return found[group.index]
 
 
-def find_samples(graph: ETraceGraph) -> list[np.ndarray] | None:
-    """The sample that every element of each hidden state belongs to; None where the states are those of one sample.
-
-    Samples never meet in any number of steps, share all parameters, and have inputs of their own.
-    """
-    first, *_ = graph.hidden_groups
-    for axis in _axes(graph, first):
-        seeds, with_input = _all_seeds(graph, first, axis)
-        if with_input and all(var in seeds for var in graph.program.hidden_invars):
-            return [seeds[var].least for var in graph.program.hidden_invars]
-    return None
-
-
 _found: weakref.WeakKeyDictionary[ETraceGraph, dict[int, Batch]] = weakref.WeakKeyDictionary()
 
 
@@ -360,3 +347,49 @@ def _told(rows: np.ndarray | None, leaf: Leaf) -> np.ndarray:
         f"The output `{path_name(leaf.path)}` {leaf.aval.shape} holds elements of single samples beside elements of "
         "several. Return them apart, or use `feedback='symmetric'`."
     )
+
+
+# --- the samples of a step --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Samples that never meet in any number of steps, share all parameters, and have inputs of their own.
+
+    Attributes:
+        count: How many there are.
+        states: For each hidden state the sample that each of its elements belongs to.
+    """
+
+    count: int
+    states: list[np.ndarray]
+    _graph: ETraceGraph
+    _seeds: Mapping[Var, Interval]
+
+    @functools.cached_property
+    def _values(self) -> Mapping[Var, Interval]:
+        return _carried(self._graph, self._seeds) or {}
+
+    def of(self, var: Var) -> np.ndarray | None:
+        """The sample that each element of a value of the step belongs to; None where one belongs to several.
+
+        An element to which no sample leads, as one of a parameter that is repeated for all of them, belongs to the one
+        that it acts on.
+        """
+        found = self._values.get(var)
+        if found is not None and np.all(found.greatest >= 0):
+            return found.least if np.array_equal(*found) else None
+        shape = var.aval.shape
+        tries = (_along(shape, axis) for axis, size in enumerate(shape) if size == self.count)
+        return next((own.least for own in tries if _carried(self._graph, {**self._seeds, var: own}) is not None), None)
+
+
+def find_samples(graph: ETraceGraph) -> Samples | None:
+    """The samples of a step; None where there is one alone."""
+    first, *_ = graph.hidden_groups
+    for axis in _axes(graph, first):
+        seeds, with_input = _all_seeds(graph, first, axis)
+        if with_input and all(var in seeds for var in graph.program.hidden_invars):
+            states = [seeds[var].least for var in graph.program.hidden_invars]
+            return Samples(first.varshape[axis], states, graph, seeds)
+    return None

@@ -25,7 +25,6 @@ is the sum of these over windows and samples.
 
 import functools
 import math
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
@@ -36,11 +35,10 @@ import numpy as np
 
 from foretrace._checks import require_count, require_flag
 from foretrace._jax import is_complex, is_float
-from foretrace.compiler import HistoryKind
-from foretrace.compiler.batch import find_samples
 from foretrace.engine.plan import Plan
 from foretrace.engine.slots import total
 from foretrace.errors import NotSupportedError
+from foretrace.rules.by_sample import by_sample
 from foretrace.rules.d_rtrl import D_RTRL, Eligibility, add_credited
 from foretrace.rules.rule import Block, Rule
 from foretrace.rules.whole_step import (
@@ -91,7 +89,7 @@ class LowRank(Rule):
     """Low-rank (sketched) RTRL: what D-RTRL keeps, and a sketch of chosen rank of what it leaves out.
 
     Keeps: the traces of D-RTRL, and for each sample `rank` rows of the size of the parameters. Memory: (1 + rank) x
-    parameters x batch. Time: about `rank` reverse passes for each sample; with `certify`, one for every state element.
+    parameters x batch. Time: about `rank` reverse passes; with `certify`, one for every state element of a sample.
     `rank=0` is D-RTRL, and a rank of the number of a sample's state elements is RTRL.
     Paper: a sparse part of the influence and a sketch of the rest are those of sketched RTRL, 2026.
 
@@ -125,7 +123,7 @@ class LowRank(Rule):
 
     def init(self, plan: Plan) -> Sketch:
         _refuse(plan)
-        own, dtype = _layout(plan), hidden_dtype(plan)
+        own, dtype = by_sample(plan), hidden_dtype(plan)
         samples, states = own.elements.shape
         rank = min(self.rank, states) if own.places else 0
         self._check(plan, rank)
@@ -136,7 +134,7 @@ class LowRank(Rule):
         return Sketch(_DIRECT.init(plan), basis, rows, bound)
 
     def _check(self, plan: Plan, rank: int) -> None:
-        own, dtype = _layout(plan), jnp.dtype(hidden_dtype(plan))
+        own, dtype = by_sample(plan), jnp.dtype(hidden_dtype(plan))
         samples, states = own.elements.shape
         weights = sum(plan.weight_vars[place].aval.size for place in own.places)
         rows = states if self.certify else rank
@@ -224,13 +222,13 @@ def _leading(plan: Plan, recent: Window, trace: Sketch, direct: Eligibility) -> 
     One step of subspace iteration, `orth(R R^T Q)`. For that the products of rows are taken where the weights meet
     data, and not weight by weight: what enters at two steps is as much alike as the states before them.
     """
-    own = _layout(plan)
+    own = by_sample(plan)
     hidden = join_hidden(recent.steps.hidden, lead=1)[:, own.elements]
     alike = 1 + jnp.einsum("asm,bsm->sab", hidden, hidden)
     found, transpose = jax.vjp(_each(recent.mixing), own.spread(jnp.swapaxes(trace.basis, 1, 2)))
     arriving, starts = found
     # Of complex rows the real parts of products with conjugates are taken: they are rows by two real weights each.
-    by_y = [jnp.einsum("sab,skb...->ska...", alike.astype(y.dtype), jnp.conj(y)) for y in arriving.y]
+    by_y = own.of_steps(alike, [jnp.conj(y) for y in arriving.y])
     flat = [rows.reshape(*rows.shape[:2], math.prod(rows.shape[2:])) for rows in trace.rows]
     gram = total([jnp.real(rows @ jnp.conj(jnp.swapaxes(rows, 1, 2))) for rows in flat]).astype(starts.dtype)
     sketched = own.collect(starts) @ trace.basis @ gram @ jnp.swapaxes(trace.basis, 1, 2)
@@ -261,21 +259,22 @@ class _Rest:
 
     def __init__(self, plan: Plan, window: Window, before: Sketch, direct: Eligibility) -> None:
         self.plan, self.window, self.before, self.direct = plan, window, before, direct
-        self.own = _layout(plan)
+        self.own = by_sample(plan)
 
     def rows(self, vectors: jax.Array) -> tuple[list[jax.Array], jax.Array]:
         """`v^T R` and `v^T Phi` for vectors `(samples, any number, states)` of each sample's states."""
-        found, starts = _each(self._row)(self.own.spread(vectors))
-        starts = self.own.collect(starts)
+        by_pass, starts = _each(self._rows)(self.own.spread(vectors))
+        found, starts = map(self.own.parted, by_pass), self.own.collect(starts)
         shares = starts @ self.before.basis
         return [(a + _mixed(shares, b)).astype(b.dtype) for a, b in zip(found, self.before.rows, strict=True)], starts
 
-    def _row(self, end: jax.Array) -> tuple[list[jax.Array], jax.Array]:
-        """A row but for the sketch: by the window's own steps, and by the traces of D-RTRL before and after it."""
-        found, start = self.window.pull(end)
-        _add_direct(self.plan, self.before.direct, start, found)
-        _add_direct(self.plan, self.direct, -end, found)
-        return [found[place] for place in self.own.places], start
+    def _rows(self, end: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+        """Rows but for the sketch: by the window's own steps, and by the traces of D-RTRL before and after it."""
+        arriving, start = self.window.arriving(end)
+        found = self.own.gradients(self.window, arriving)
+        self.own.add_direct(self.before.direct, start, found)
+        self.own.add_direct(self.direct, -end, found)
+        return found, start
 
     def missing(self, gram: jax.Array, basis: jax.Array, rows: Sequence[jax.Array]) -> jax.Array:
         """`S` after the window."""
@@ -317,7 +316,7 @@ def _credited(plan: Plan, trace: Sketch, signal: jax.Array) -> list[jax.Array]:
     """The gradients of the weights by a signal on the states, a vector, through what is kept of the past."""
     gradients = plan.zero_gradients()
     _add_direct(plan, trace.direct, signal, gradients)
-    own = _layout(plan)
+    own = by_sample(plan)
     shares = jnp.einsum("sm,smr->sr", signal[own.elements], trace.basis)
     for place, rows in zip(own.places, trace.rows, strict=True):
         part = jnp.einsum("sr,sr...->...", shares.astype(rows.dtype), rows)
@@ -333,7 +332,7 @@ def _add_direct(plan: Plan, direct: Eligibility, signal: jax.Array, gradients: l
 
 def _norm_of_missing(plan: Plan, gram: jax.Array, signal: jax.Array) -> jax.Array:
     """The most that the gradient by a signal on the states can miss."""
-    own = signal[_layout(plan).elements]
+    own = signal[by_sample(plan).elements]
     return jnp.sum(jnp.sqrt(jnp.maximum(jnp.einsum("sm,smn,sn->s", own, gram, own), 0)))
 
 
@@ -345,55 +344,6 @@ def _cosines(states: int, rank: int) -> jax.Array:
     """An orthonormal basis to begin with: the first discrete cosines, each of which meets every state."""
     angles = math.pi / states * (np.arange(states)[:, None] + 0.5) * np.arange(rank)
     return jnp.asarray(np.linalg.qr(np.cos(angles))[0] if rank else np.zeros((states, 0)))
-
-
-@dataclass(frozen=True, eq=False)
-class _Layout:
-    """Where the rest is kept.
-
-    Attributes:
-        elements: `(samples, states)`: the elements of each sample among all hidden state elements.
-        places: The places of the weights that D-RTRL does not know whole.
-        params: The places of the parameters that these are made of.
-    """
-
-    elements: np.ndarray
-    places: list[int]
-    params: list[int]
-
-    def spread(self, vectors: jax.Array) -> jax.Array:
-        """Vectors of the states of each sample, `(samples, k, states)`, as vectors of all states, zero elsewhere."""
-        samples, count = vectors.shape[:2]
-        zeros = jnp.zeros((samples, count, self.elements.size), vectors.dtype)
-        at = (np.arange(samples)[:, None, None], np.arange(count)[:, None], self.elements[:, None, :])
-        return zeros.at[at].set(vectors)
-
-    def collect(self, vectors: jax.Array) -> jax.Array:
-        """The states of each sample out of vectors of all, `(samples, k, all)`."""
-        return jnp.take_along_axis(vectors, self.elements[:, None, :], axis=-1)
-
-
-_layouts: weakref.WeakKeyDictionary[Plan, _Layout] = weakref.WeakKeyDictionary()
-
-
-def _layout(plan: Plan) -> _Layout:
-    if plan not in _layouts:
-        _layouts[plan] = _lay_out(plan)
-    return _layouts[plan]
-
-
-def _lay_out(plan: Plan) -> _Layout:
-    found = find_samples(plan.graph) if plan.graph.hidden_groups else None
-    size = hidden_size(plan)
-    of = np.zeros(size, int) if found is None else np.concatenate([own.reshape(-1) for own in found])
-    counts = np.bincount(of, minlength=1)
-    if np.any(counts != counts[0]):
-        of, counts = np.zeros(size, int), np.array([size])
-    partly = {p.index for p in plan.graph.parameters if p.history in (HistoryKind.DIRECT, HistoryKind.IN_STEP)}
-    made_of = plan.graph.values.parameters
-    places = [k for k, var in enumerate(plan.weight_vars) if made_of[var] & partly & plan.learned]
-    params = sorted(set().union(*(made_of[plan.weight_vars[k]] for k in places)) & plan.learned)
-    return _Layout(np.argsort(of, kind="stable").reshape(len(counts), -1), places, params)
 
 
 def _refuse(plan: Plan) -> None:

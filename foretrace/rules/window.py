@@ -40,12 +40,16 @@ class Window:
         plan: The plan.
         weights: Its weights.
         steps: The values that each step starts from, stacked.
+
+    Attributes:
+        linearised: The derivatives of each step by itself.
+        used_otherwise: The places of the weights that act otherwise than as the weight of a linear operator.
     """
 
     def __init__(self, plan: Plan, weights: Weights, steps: Step) -> None:
         self.plan, self.weights, self.steps = plan, weights, steps
-        self._linearised = Linearised(plan, [*weights.values, *weights.marks], steps)
-        self._places = _used_otherwise(plan)
+        self.linearised = Linearised(plan, [*weights.values, *weights.marks], steps)
+        self.used_otherwise = used_otherwise(plan)
 
     def pull(self, end: jax.Array, cotangents: Cotangents | None = None) -> tuple[list[jax.Array], jax.Array]:
         """Pulls back a cotangent of the hidden states after the last step, one vector.
@@ -63,10 +67,10 @@ class Window:
     def gradients(self, arriving: "Arriving") -> list[jax.Array]:
         """One gradient for each weight."""
         by_weights = self.plan.zero_gradients()
-        for place, found in zip(self._places, arriving.weights, strict=True):
+        for place, found in zip(self.used_otherwise, arriving.weights, strict=True):
             by_weights[place] = found
         signals = Signals([], [], arriving.y, by_weights)
-        return in_step_gradient(self.plan, self._linearised, signals, [None] * len(self.plan.links))
+        return in_step_gradient(self.plan, self.linearised, signals, [None] * len(self.plan.links))
 
     def arriving(self, end: jax.Array, cotangents: Cotangents | None = None) -> tuple["Arriving", jax.Array]:
         """As `pull`, with what arrives at the weights not yet made gradients."""
@@ -74,7 +78,7 @@ class Window:
         def back(carry: Any, item: Any) -> tuple[Any, Any]:
             later, total = carry
             step, given = item
-            own = [self.weights.values[place] for place in self._places]
+            own = [self.weights.values[place] for place in self.used_otherwise]
             ys = zero_shifts(self.plan.saved_vars)
             (outputs, new), pullback = jax.vjp(
                 functools.partial(self._run, step), own, ys, join_hidden(step.hidden).astype(later.dtype)
@@ -87,13 +91,13 @@ class Window:
             by_weights, by_y, before = pullback((arriving[0], arriving[1].astype(new.dtype)))
             return (before, [a + b for a, b in zip(total, by_weights, strict=True)]), by_y
 
-        zeros = [jnp.zeros_like(self.weights.values[place]) for place in self._places]
+        zeros = [jnp.zeros_like(self.weights.values[place]) for place in self.used_otherwise]
         (start, others), by_y = jax.lax.scan(back, (end, zeros), (self.steps, cotangents), reverse=True)
         return Arriving(by_y, others), start
 
     def mixing(self, end: jax.Array) -> tuple["Arriving", jax.Array]:
         """As `arriving`, without what arrives along direct paths alone, of which traces of D-RTRL tell."""
-        plan, lin = self.plan, self._linearised
+        plan, lin = self.plan, self.linearised
         found, start = self.arriving(end)
         by_y, by_weights = list(found.y), list(found.weights)
         states = split_hidden(plan, end)
@@ -106,14 +110,14 @@ class Window:
             if key[0] in plan.saved_vars:
                 place = plan.saved_vars.index(key[0])
                 by_y[place] = by_y[place] - direct
-            elif link.weight_index in self._places:
-                place = self._places.index(link.weight_index)
+            elif link.weight_index in self.used_otherwise:
+                place = self.used_otherwise.index(link.weight_index)
                 by_weights[place] = by_weights[place] - direct.sum(axis=0).reshape(by_weights[place].shape)
         return Arriving(by_y, by_weights), start
 
     def _run(self, step: Step, own: Sequence[Any], ys: Sequence[Any], hidden: jax.Array) -> tuple[list[Any], jax.Array]:
         weights = list(self.weights.values)
-        for place, value in zip(self._places, own, strict=True):
+        for place, value in zip(self.used_otherwise, own, strict=True):
             weights[place] = value
         start = Step(split_hidden(self.plan, hidden), step.other, step.inputs, step.saved)
         shifts = zero_shifts(self.plan.program.hidden_outvars)
@@ -125,7 +129,7 @@ def _zeros(value: Any) -> Any:
     return jnp.zeros(value.shape, value.dtype if is_float(value) else jax.dtypes.float0)
 
 
-def _used_otherwise(plan: Plan) -> list[int]:
+def used_otherwise(plan: Plan) -> list[int]:
     """The places of the weights that act otherwise than as the weight of a linear operator."""
     used = {atom for atom in plan.jaxpr.outvars if not isinstance(atom, Literal)}
     for eqn in plan.jaxpr.eqns:

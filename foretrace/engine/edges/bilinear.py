@@ -126,6 +126,18 @@ class Bilinear(Edges):
         traces, factors = rows(trace), rows(self.spread(values)).astype(values.dtype)
         return self._as_weight(sum_of_products(traces, factors))
 
+    def gradient_along(self, axis: int, data: jax.Array, cotangents: jax.Array) -> jax.Array:
+        """As `gradient`, for each place along an axis of `y` that the weight does not have; it comes first."""
+        equation = f"{STEP}{self.x},{STEP}{self.y}->{self.y[axis]}{self.w}"
+        return jnp.einsum(equation, data.astype(cotangents.dtype), cotangents)
+
+    def contract_along(self, axis: int, trace: jax.Array, values: jax.Array) -> jax.Array:
+        """As `contract`, for each place along an axis of `y` that the weight does not have; it comes first."""
+        kept = self.axes.index(self.y[axis])
+        others = [0, *(1 + place for place in range(len(self.batch)) if place != kept)]
+        found = jnp.sum(trace * self.spread(values).astype(values.dtype), axis=tuple(others))
+        return jnp.transpose(found, [0, *(1 + (self.inner + self.rest).index(axis) for axis in self.w)])
+
 
 def sum_of_products(traces: jax.Array, factors: jax.Array) -> jax.Array:
     """`sum_pb traces[p, b] * factors[p, b]`, written out so that it streams through all traces at once.

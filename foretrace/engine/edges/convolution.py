@@ -55,6 +55,12 @@ class Convolution(Bilinear):
     def contract(self, trace: jax.Array, values: jax.Array) -> jax.Array:
         return self._kernel(super().contract(trace, values))
 
+    def gradient_along(self, axis: int, data: jax.Array, cotangents: jax.Array) -> jax.Array:
+        return jax.vmap(self._kernel)(super().gradient_along(axis, data, cotangents))
+
+    def contract_along(self, axis: int, trace: jax.Array, values: jax.Array) -> jax.Array:
+        return jax.vmap(self._kernel)(super().contract_along(axis, trace, values))
+
     def _kernel(self, product: jax.Array) -> jax.Array:
         """From `(in x window, out)` to the layout of the kernel."""
         out, channels, *window = self.numbers.rhs_spec
