@@ -17,8 +17,6 @@ recording that was cut goes on; the page is written from that file.
 """
 
 import argparse
-import dataclasses
-import functools
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -37,10 +35,8 @@ from foretrace._look import series
 from foretrace.cli.seeds import half_width
 from foretrace.rules import RULES
 from foretrace.viz.canvas import canvas
-from temporal import CASES, FIRST_BIAS, Case, Recording, show_in_guide, spread
+from temporal import CASES, FIRST_BIAS, Bench, Case, failures, parsed, parser_of, reason, spread
 
-RESULT = tables.RESULTS / "credit.md"
-ROWS = tables.ROOT / "runs" / "results" / "credit.json"
 EXACT, NOTHING = "BPTT", ("no trace, Adam", "no trace, RMSprop")
 OPTIMIZERS = {"adam": optax.adam, "rmsprop": optax.rmsprop}
 CLIP = 1.0
@@ -155,8 +151,8 @@ def measure(case: Case, arguments: argparse.Namespace, labels: Sequence[str]) ->
             continue
         try:
             runs[method.label] = Training(case, method, arguments)
-        except Exception as error:  # a rule that cannot be run is a line of the page, not the end of the recording
-            found[method.label] = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"}
+        except Exception as error:
+            found[method.label] = reason(error)
     for turn in range(arguments.parts):
         for run in list(runs.values())[:: 1 if turn % 2 == 0 else -1]:
             run.go_on()
@@ -312,16 +308,6 @@ def _said(verdict: str) -> str:
     return verdict.removeprefix("No trace ").removeprefix("is ").split(",")[0]
 
 
-def failures(rows: dict[str, Any]) -> list[str]:
-    """What could not be run, and why."""
-    return [
-        f"- {label}, {name}: {one['error']}"
-        for name, row in rows.items()
-        for label, one in row["entries"].items()
-        if "error" in one
-    ]
-
-
 def page(rows: dict[str, Any], arguments: argparse.Namespace) -> str:
     """The whole page."""
     parts = [
@@ -387,63 +373,30 @@ def draw(rows: dict[str, Any], path: Path) -> None:
         drawn.legend(handles, names, loc="outside lower center", ncols=4, fontsize="x-small")
 
 
-def write(rows: dict[str, Any], arguments: argparse.Namespace) -> None:
-    """Writes the page, its figure, and the table of the guide."""
-    tables.write(RESULT, page(rows, arguments))
-    draw(rows, RESULT.with_suffix(".svg"))
-    show_in_guide("credit", guide(rows))
-
-
-def small(case: Case) -> Case:
-    """A tiny form of a case."""
-    return dataclasses.replace(case, units=4, batch=2, updates=4)
+BENCH = Bench(
+    name="credit",
+    labels=lambda case: [method.label for method in methods(case)],
+    sizes=sizes,
+    measure=measure,
+    shown=lambda name, row, arguments: f"{table(name, row, arguments.rates)}\n\n{verdict(name, row)}",
+    page=page,
+    draw=draw,
+    guide=guide,
+)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The options."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(DEFAULT), metavar="CASE")
-    parser.add_argument("--seeds", type=int, default=5, help="networks of each case, method and rate; 5")
+    parser = parser_of(__doc__, BENCH.name, DEFAULT, minutes=15.0)
     parser.add_argument(
         "--rates", type=float, nargs="+", default=[5e-4, 2e-3, 1e-2], help="learning rates; 5e-4 2e-3 1e-2"
     )
     parser.add_argument("--parts", type=int, default=20, help="parts of a training, with a score after each; 20")
-    parser.add_argument("--minutes", type=float, default=15.0, help="no case is begun after so many; 15")
-    parser.add_argument("--write", action="store_true", help=f"write {RESULT.relative_to(tables.ROOT)} and its figure")
-    parser.add_argument("--only-write", action="store_true", help="train nothing, write what is there")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
-    arguments = parser.parse_args(argv)
-    if arguments.quick and (arguments.write or arguments.only_write):
-        parser.error("--quick measures nothing worth writing")
+    arguments = parsed(parser, argv)
+    if arguments.quick:
+        arguments.seeds, arguments.parts = 2, 2
     return arguments
 
 
-def main(argv: Sequence[str]) -> None:
-    """Trains, prints, and writes the page where it is asked to."""
-    arguments = parse(argv)
-    began = time.monotonic()
-    if arguments.quick:
-        arguments.seeds, arguments.parts = 2, 2
-    recording = Recording(ROWS.with_name("credit_quick.json") if arguments.quick else ROWS)
-    rows: dict[str, Any] = {}
-    for name in CASES:
-        case = small(CASES[name]) if arguments.quick else CASES[name]
-        late = time.monotonic() - began > 60 * arguments.minutes
-        if arguments.only_write or late or name not in arguments.cases:
-            if name in recording.rows and not arguments.quick:
-                rows[name] = recording.rows[name]["found"]
-            continue
-        started, labels = time.monotonic(), [method.label for method in methods(case)]
-        run = functools.partial(measure, case, arguments)
-        rows[name] = recording.row(name, sizes(case, arguments), labels, run)
-        print(f"{name}, {time.monotonic() - started:.0f} s\n{table(name, rows[name], arguments.rates)}\n", flush=True)
-        print(verdict(name, rows[name]), flush=True)
-        jax.clear_caches()  # what was compiled for a case serves no other
-        if arguments.write:  # after every case, so that a recording that is cut leaves what it has found
-            write(rows, arguments)
-    if arguments.only_write:
-        write(rows, arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    BENCH.run(parse(sys.argv[1:]), {"units": 4, "batch": 2, "updates": 4})

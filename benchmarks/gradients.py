@@ -16,7 +16,6 @@ recording that was cut goes on; the page is written from that file.
 
 import argparse
 import dataclasses
-import functools
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -34,10 +33,8 @@ import tables
 from foretrace._look import series
 from foretrace.rules import RULES
 from foretrace.viz.canvas import canvas
-from temporal import CASES, FIRST_BIAS, Case, Recording, show_in_guide, spread
+from temporal import CASES, FIRST_BIAS, Bench, Case, failures, parsed, parser_of, reason, spread
 
-RESULT = tables.RESULTS / "gradients.md"
-ROWS = tables.ROOT / "runs" / "results" / "gradients.json"
 PHASES = ("start", "middle", "end")
 EXACT = "BPTT"
 RATE = 5e-3
@@ -211,8 +208,8 @@ def measure(case: Case, arguments: argparse.Namespace, labels: Sequence[str]) ->
             continue
         try:
             gradients = Gradients(case, choice, seeds, arguments.draws)
-        except Exception as error:  # a rule that cannot be run is a line of the page, not the end of the recording
-            found[choice.label] = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"}
+        except Exception as error:
+            found[choice.label] = reason(error)
             continue
         by_phase = []
         for phase, own in enumerate(params):
@@ -309,16 +306,6 @@ def scores_text(case: Case, row: dict[str, Any]) -> str:
     return ", ".join(f"{phase} {spread(values)}" for phase, values in zip(PHASES, row["score"], strict=True))
 
 
-def failures(rows: dict[str, Any]) -> list[str]:
-    """What could not be run, and why."""
-    return [
-        f"- {label}, {name}: {one['error']}"
-        for name, row in rows.items()
-        for label, one in row["entries"].items()
-        if "error" in one
-    ]
-
-
 def page(rows: dict[str, Any], arguments: argparse.Namespace) -> str:
     """The whole page."""
     parts = [
@@ -390,61 +377,29 @@ def draw(rows: dict[str, Any], path: Path) -> None:
         drawn.legend(handles, names, loc="outside lower center", ncols=4, fontsize="x-small")
 
 
-def write(rows: dict[str, Any], arguments: argparse.Namespace) -> None:
-    """Writes the page, its figure, and the table of the guide."""
-    tables.write(RESULT, page(rows, arguments))
-    draw(rows, RESULT.with_suffix(".svg"))
-    show_in_guide("gradients", guide(rows))
-
-
-def small(case: Case) -> Case:
-    """A tiny form of a case."""
-    return dataclasses.replace(case, units=4, batch=2, updates=2)
+BENCH = Bench(
+    name="gradients",
+    labels=lambda case: [choice.label for choice in choices(case)],
+    sizes=sizes,
+    measure=measure,
+    shown=lambda name, row, arguments: table(row),
+    page=page,
+    draw=draw,
+    guide=guide,
+)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The options."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="CASE")
-    parser.add_argument("--seeds", type=int, default=5, help="networks of each case; 5")
+    parser = parser_of(__doc__, BENCH.name, list(CASES), minutes=12.0)
     parser.add_argument("--batches", type=int, default=4, help="batches that gradients are compared on; 4")
     parser.add_argument("--draws", type=int, default=8, help="draws of a random rule for each batch; 8")
     parser.add_argument("--repeats", type=int, default=3, help="calls that are timed; 3")
-    parser.add_argument("--minutes", type=float, default=12.0, help="no case is begun after so many; 12")
-    parser.add_argument("--write", action="store_true", help=f"write {RESULT.relative_to(tables.ROOT)} and its figure")
-    parser.add_argument("--only-write", action="store_true", help="measure nothing, write what is there")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
-    arguments = parser.parse_args(argv)
-    if arguments.quick and (arguments.write or arguments.only_write):
-        parser.error("--quick measures nothing worth writing")
+    arguments = parsed(parser, argv)
+    if arguments.quick:
+        arguments.seeds, arguments.batches, arguments.draws, arguments.repeats = 2, 2, 2, 1
     return arguments
 
 
-def main(argv: Sequence[str]) -> None:
-    """Measures, prints, and writes the page where it is asked to."""
-    arguments = parse(argv)
-    began = time.monotonic()
-    if arguments.quick:
-        arguments.seeds, arguments.batches, arguments.draws, arguments.repeats = 2, 2, 2, 1
-    recording = Recording(ROWS.with_name("gradients_quick.json") if arguments.quick else ROWS)
-    rows: dict[str, Any] = {}
-    for name in CASES:
-        case = small(CASES[name]) if arguments.quick else CASES[name]
-        late = time.monotonic() - began > 60 * arguments.minutes
-        if arguments.only_write or late or name not in arguments.cases:
-            if name in recording.rows and not arguments.quick:
-                rows[name] = recording.rows[name]["found"]
-            continue
-        started, labels = time.monotonic(), [choice.label for choice in choices(case)]
-        run = functools.partial(measure, case, arguments)
-        rows[name] = recording.row(name, sizes(case, arguments), labels, run)
-        print(f"{name}, {time.monotonic() - started:.0f} s\n{table(rows[name])}\n", flush=True)
-        jax.clear_caches()  # what was compiled for a case serves no other
-        if arguments.write:  # after every case, so that a recording that is cut leaves what it has found
-            write(rows, arguments)
-    if arguments.only_write:
-        write(rows, arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    BENCH.run(parse(sys.argv[1:]), {"units": 4, "batch": 2, "updates": 2})

@@ -4,11 +4,15 @@ A case is a task and a cell. Several seeds of it run side by side, by `vmap`, so
 `Lorenz` is a task of its own here: the next state of a chaotic system.
 """
 
+import argparse
+import dataclasses
+import functools
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -271,6 +275,99 @@ class Recording:
             beside.write_text(json.dumps(self.rows))
             beside.replace(self.path)
         return self.rows[name]["found"]
+
+
+class Bench(NamedTuple):
+    """What a script measures for each case.
+
+    Attributes:
+        name: Of the script, its page, its figure and the file of its rows.
+        labels: The entries of a case.
+        sizes: What the row of a case is measured with.
+        measure: The row of a case with some of its entries.
+        shown: A row as it is printed.
+        page: The page of all rows.
+        draw: Draws the figure of all rows.
+        guide: What the guide shows of all rows.
+    """
+
+    name: str
+    labels: Callable[[Case], list[str]]
+    sizes: Callable[[Case, argparse.Namespace], Any]
+    measure: Callable[[Case, argparse.Namespace, Sequence[str]], dict[str, Any]]
+    shown: Callable[[str, dict[str, Any], argparse.Namespace], str]
+    page: Callable[[dict[str, Any], argparse.Namespace], str]
+    draw: Callable[[dict[str, Any], Path], None]
+    guide: Callable[[dict[str, Any]], str]
+
+    def write(self, rows: dict[str, Any], arguments: argparse.Namespace) -> None:
+        """Writes the page, its figure, and the table of the guide."""
+        result = tables.RESULTS / f"{self.name}.md"
+        tables.write(result, self.page(rows, arguments))
+        self.draw(rows, result.with_suffix(".svg"))
+        show_in_guide(self.name, self.guide(rows))
+
+    def run(self, arguments: argparse.Namespace, tiny: dict[str, int]) -> None:
+        """Measures what is asked for, prints it, and writes the page where that is asked for.
+
+        Args:
+            arguments: The options.
+            tiny: What `--quick` makes of a case.
+        """
+        began, rows = time.monotonic(), dict[str, Any]()
+        kept = tables.ROOT / "runs" / "results" / f"{self.name}{'_quick' if arguments.quick else ''}.json"
+        recording = Recording(kept)
+        for name, whole in CASES.items():
+            case = dataclasses.replace(whole, **tiny) if arguments.quick else whole
+            late = time.monotonic() - began > 60 * arguments.minutes
+            if arguments.only_write or late or name not in arguments.cases:
+                if name in recording.rows and not arguments.quick:
+                    rows[name] = recording.rows[name]["found"]
+                continue
+            started, measure = time.monotonic(), functools.partial(self.measure, case, arguments)
+            rows[name] = recording.row(name, self.sizes(case, arguments), self.labels(case), measure)
+            shown = self.shown(name, rows[name], arguments)
+            print(f"{name}, {time.monotonic() - started:.0f} s\n{shown}\n", flush=True)
+            jax.clear_caches()  # what was compiled for a case serves no other
+            if arguments.write:  # after every case, so that a recording that is cut leaves what it has found
+                self.write(rows, arguments)
+        if arguments.only_write:
+            self.write(rows, arguments)
+
+
+def parser_of(text: str | None, name: str, cases: Sequence[str], minutes: float) -> argparse.ArgumentParser:
+    """The options that all recordings have."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(cases), metavar="CASE")
+    parser.add_argument("--seeds", type=int, default=5, help="networks of each case; 5")
+    parser.add_argument("--minutes", type=float, default=minutes, help=f"no case is begun after so many; {minutes:g}")
+    parser.add_argument("--write", action="store_true", help=f"write docs/results/{name}.md and its figure")
+    parser.add_argument("--only-write", action="store_true", help="measure nothing, write what is there")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
+    return parser
+
+
+def parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """The options of a call."""
+    arguments = parser.parse_args(argv)
+    if arguments.quick and (arguments.write or arguments.only_write):
+        parser.error("--quick measures nothing worth writing")
+    return arguments
+
+
+def failures(rows: dict[str, Any]) -> list[str]:
+    """What could not be run, and why."""
+    return [
+        f"- {label}, {name}: {one['error']}"
+        for name, row in rows.items()
+        for label, one in row["entries"].items()
+        if "error" in one
+    ]
+
+
+def reason(error: Exception) -> dict[str, str]:
+    """What is kept of a rule that cannot be run: a line of the page, not the end of the recording."""
+    return {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"}
 
 
 def inserted(text: str, name: str, part: str) -> str:
