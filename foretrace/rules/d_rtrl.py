@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._checks import require_floating_dtype
+from foretrace.engine.edges import Sparse
 from foretrace.engine.events import Sums, event_links, no_events, through_block, visit
-from foretrace.engine.in_step import add_at, add_waiting, in_step_gradient, remainder_gradient
+from foretrace.engine.in_step import add_at, add_products, in_step_gradient, remainder_gradient
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.pieces import piece_steps, scan_back
 from foretrace.engine.plan import Link, Plan
@@ -121,7 +122,7 @@ class D_RTRL(Rule):
 
         def back(handed: Any, part: Block) -> tuple[Any, Any]:
             credit, gradients, spans, sums = handed
-            lin = Linearised(plan, weights, part.steps, postpones=True)
+            lin = Linearised(plan, weights, part.steps, postpones=Sparse)
             transitions = self.transitions(lin)
             if learns:
                 found, credit = self.gradients(lin, transitions, part, credit)
@@ -137,7 +138,7 @@ class D_RTRL(Rule):
         (credit, gradients, spans, sums), (entering, waiting) = scan_back(back, begin, block, size)
         if not learns:
             return None, self.carry(plan, trace, spans, entering)
-        add_waiting(plan, gradients, waiting)
+        add_products(gradients, waiting.values())
         if visited:
             trace = _through_events(plan, trace.e, credit, spans, sums, entering, gradients)
             return plan.pull_back(params, gradients), trace
