@@ -64,8 +64,8 @@ def visit(links: Sequence[Link], lin: Linearised, entering: Entering, sums: Sums
     for link in links:
         edges: Any = link.edges
         fired, values = entering.of(link)
-        _, cotangents = lin.waiting.pop(product_number(lin.plan, link.y_var, link.weight.var))
-        parts = [cotangents, *(values[slot][:, 0] for slot in link.slots)]
+        product = lin.waiting.pop(product_number(lin.plan, link.y_var, link.weight.var))
+        parts = [product.cotangents, *(values[slot][:, 0] for slot in link.slots)]
         parts = [part.astype(link.dtype) for part in parts]
         found[link.index] = add_events(*sums[link.index], fired, parts, *edges.index)
     return found, entering.only([link for link in lin.plan.links if link.index not in found])

@@ -1,13 +1,12 @@
 """The exact gradient within each step, with whatever a rule adds to the cotangents of `y`."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import jax
 
 from foretrace._jax import Var
-from foretrace.engine.edges import Sparse
-from foretrace.engine.linearise import Linearised, Signals
+from foretrace.engine.linearise import Linearised, Product, Signals
 from foretrace.engine.plan import Plan
 
 
@@ -21,12 +20,10 @@ def product_number(plan: Plan, y_var: Var, weight_var: Var) -> int:
     return list(plan.products).index((y_var, weight_var))
 
 
-def add_waiting(plan: Plan, gradients: list[jax.Array], waiting: Mapping[int, tuple[Any, jax.Array]]) -> None:
-    """Adds to gradients those of the products that waited for the end of a block."""
-    products = list(plan.products.items())
-    for number, (data, cotangents) in waiting.items():
-        (_, var), edges = products[number]
-        add_at(gradients, plan.weight_vars.index(var), edges.gradient(data, cotangents))
+def add_products(gradients: list[jax.Array], products: Iterable[Product]) -> None:
+    """Adds to gradients those that waited to be multiplied out."""
+    for product in products:
+        add_at(gradients, product.weight_index, product.gradient())
 
 
 def remainder_gradient(plan: Plan, lin: Linearised, signals: Signals) -> list[jax.Array]:
@@ -76,16 +73,15 @@ def in_step_gradient(
                 continue
             part = further.pop((weight.var, occurrence.y_var), None)
             total = own if part is None else own + part
-            edges = plan.products.get((occurrence.y_var, weight.var))
+            edges, place = plan.products.get((occurrence.y_var, weight.var)), plan.weight_vars.index(weight.var)
             if edges is None:
-                found = lin.operator_gradient(occurrence, weight.index, total)
+                add_at(gradients, place, lin.operator_gradient(occurrence, weight.index, total))
+                continue
+            product = Product(place, edges, lin.over_steps(edges.data, occurrence.eqn.invars), total)
+            if type(edges) is lin.postpones:
+                lin.waiting[product_number(plan, occurrence.y_var, weight.var)] = product
             else:
-                data = lin.over_steps(edges.data, occurrence.eqn.invars)
-                if lin.postpones and isinstance(edges, Sparse):
-                    lin.waiting[product_number(plan, occurrence.y_var, weight.var)] = data, total
-                    continue
-                found = edges.gradient(data, total)
-            add_at(gradients, plan.weight_vars.index(weight.var), found)
+                add_products(gradients, [product])
     for (var, _), part in further.items():  # elementwise: y is the weight itself
         add_at(gradients, plan.weight_vars.index(var), part.sum(axis=0))
     return gradients

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from foretrace._jax import Literal, Var, eval_jaxpr, is_float
 from foretrace.compiler.groups import HiddenGroup
 from foretrace.compiler.occurrences import Occurrence
-from foretrace.engine.edges.base import operator_of
+from foretrace.engine.edges.base import Edges, operator_of
 from foretrace.engine.evaluate import Step, fixed_values, from_states, run_perturbed, zero_shifts
 from foretrace.engine.places import each_color
 from foretrace.engine.plan import Link, Plan
@@ -56,6 +56,30 @@ class Signals:
     weights: list[jax.Array]
 
 
+@dataclass(frozen=True)
+class Product:
+    """A part of a weight's gradient that is yet to be multiplied out: it is larger than what makes it.
+
+    Attributes:
+        weight_index: The place of the weight.
+        edges: How it meets `y`.
+        data: What it is multiplied with at each of some steps.
+        cotangents: Those of `y`.
+    """
+
+    weight_index: int
+    edges: Edges
+    data: Any
+    cotangents: jax.Array
+
+    def gradient(self) -> jax.Array:
+        """The part itself."""
+        return self.edges.gradient(self.data, self.cotangents)
+
+
+jax.tree_util.register_dataclass(Product, ["data", "cotangents"], ["weight_index", "edges"])
+
+
 class Linearised:
     """The derivatives of `K` steps at the values that they have.
 
@@ -63,15 +87,15 @@ class Linearised:
         plan: The plan.
         weights: Its weights.
         steps: The values that each step starts from, stacked.
-        postpones: Whether gradients that are larger than what makes them wait for the end of the block, in `waiting`.
+        postpones: The kind of edges whose in-step gradients wait to be multiplied out, in `waiting`; None for none.
 
     Attributes:
-        waiting: For products of a plan, by their number, what they multiply and the cotangents of `y`.
+        waiting: Those gradients, by the number of the product among those of the plan.
     """
 
-    def __init__(self, plan: Plan, weights: Sequence[Any], steps: Step, postpones: bool = False) -> None:
+    def __init__(self, plan: Plan, weights: Sequence[Any], steps: Step, postpones: type[Edges] | None = None) -> None:
         self.postpones = postpones
-        self.waiting: dict[int, tuple[Any, jax.Array]] = {}
+        self.waiting: dict[int, Product] = {}
         self.plan, self.weights, self.steps = plan, list(weights), steps
         self.count = jax.tree.leaves(steps)[0].shape[0]
         self._fixed = fixed_values(plan, weights)

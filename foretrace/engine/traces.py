@@ -88,6 +88,8 @@ def enter(
     Returns:
         The products with these steps, and what enters.
     """
+    if lin.count == 1:
+        spans = {index: _unforeseen(lin, index, span) for index, span in spans.items()}
     found = {index: products(transitions[index], span, lin.count) for index, span in spans.items()}
     stepwise = {link.group.index: transitions[link.group.index] for link in links if link.group.index not in spans}
 
@@ -95,6 +97,18 @@ def enter(
         return lin.entering(link) if link.group.index in stepwise else lin.push(link, found[link.group.index][0])
 
     return {index: span for index, (_, span) in found.items()}, entered(links, lin, values, stepwise)
+
+
+def _unforeseen(lin: Linearised, index: int, span: Matrix) -> Matrix:
+    """The same matrix, with zeros added of which XLA does not know that they are.
+
+    Where `F` is a constant, XLA computes the trace after a step, `D e + F x`, a second time for whoever reads it, and
+    copies the trace before the step for that. A sum of two products it computes once. Nothing is above infinity.
+    """
+    group = lin.plan.graph.hidden_groups[index]
+    state = group.value_slots([value[0] for value in lin.plan.of_group(group, lin.steps.hidden)])[0]
+    nothing = jnp.where(jnp.real(state) > jnp.inf, 1, 0)
+    return jax.tree.map(lambda entry: entry + nothing.astype(entry.dtype), span)
 
 
 def entered(

@@ -57,6 +57,17 @@ def steps_in_block(plan: Plan, rule: Rule, block: BlockSize, length: int) -> int
     return -(-size // rule.block_multiple) * rule.block_multiple
 
 
+def steps_collected(plan: Plan, rule: Rule) -> int:
+    """Over how many blocks of one step the products of gradients are collected: as many as take no more memory than the
+    gradients do, or than the smallest budget of a block."""
+    if not rule.collects or plan.pulls_each_step:
+        return 1
+    products = [(y, edges) for (y, weight), edges in plan.products.items() if weight in plan.weight_vars]
+    own = sum(_bytes(y.aval) + edges.data_size * y.aval.dtype.itemsize for y, edges in products)
+    budget = max(SMALLEST_BUDGET, sum(_bytes(var.aval) for var in plan.weight_vars))
+    return min(LARGEST_BLOCK, max(1, budget // max(1, own)))
+
+
 def checked_block(value: Any) -> BlockSize:
     """The size of a block that a user gave, checked."""
     if not isinstance(value, str):

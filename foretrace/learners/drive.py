@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from foretrace.engine.evaluate import Step
-from foretrace.engine.linearise import Cotangents
+from foretrace.engine.in_step import add_products
+from foretrace.engine.linearise import Cotangents, Product
 from foretrace.engine.plan import Plan
 from foretrace.engine.sequence import States, scan_blocks
-from foretrace.learners.blocks import BlockSize, steps_in_block
+from foretrace.learners.blocks import BlockSize, steps_collected, steps_in_block
 from foretrace.learners.sequences import length_of
 from foretrace.rules.rule import Block, Rule, require_windows
 
@@ -83,17 +84,32 @@ def drive(
         if place >= len(own) or place in (plan.learned if asked is None else asked)
     ]
     zeros = [_zeros(params[place]) for place in learned] if gradients else None
+    together = steps_collected(plan, rule) if gradients and size == 1 else 1
+
+    def added(total: Any, found: Sequence[Any]) -> Any:
+        return [a + found[place] if place < len(found) else a for a, place in zip(total, learned, strict=True)]
 
     def advance(carry: Any, part: Any) -> tuple[Any, Any]:
         states, trace, total = carry
         ran = forward(params, states, part)
-        found, trace = rule.advance(plan, own, Block(ran.steps, ran.cotangents, ran.external), trace)
+        taken, products = Block(ran.steps, ran.cotangents, ran.external), list[Product]()
+        if together > 1:
+            found, products, trace = rule.collect(plan, own, taken, trace)
+        else:
+            found, trace = rule.advance(plan, own, taken, trace)
         if total is not None and found is not None:
-            parts = [*found, *ran.further]
-            total = [a + parts[place] for a, place in zip(total, learned, strict=True)]
-        return (ran.states, trace, total), ran.collected
+            total = added(total, [*found, *ran.further])
+        return (ran.states, trace, total), (ran.collected, products)
 
-    (states, trace, total), collected = scan_blocks(advance, (states, trace, zeros), items, size)
+    def several(carry: Any, part: Any) -> tuple[Any, Any]:
+        (states, trace, total), (collected, products) = scan_blocks(advance, carry, part, size)
+        if products:
+            summed = plan.zero_gradients()
+            add_products(summed, products)
+            total = added(total, plan.pull_back(own, summed))
+        return (states, trace, total), collected
+
+    (states, trace, total), collected = scan_blocks(several, (states, trace, zeros), items, size * together)
     if total is not None:
         summed = dict(zip(learned, total, strict=True))
         total = [summed[place] if place in summed else _zeros(value) for place, value in enumerate(params)]

@@ -6,8 +6,8 @@ traces are read once, where they meet the credit of the states before the block,
 weights are larger than what makes them, and wait for the end of the block; those of events are added up by events, in
 each piece, together with what enters the traces (`engine/events.py`).
 
-A block of one step is taken as the textbook has it, `e <- D e + F x` and then `l . e`, where traces are not much larger
-than gradients: changed first and read afterwards, a trace is written over in place, and the in-step gradient is in it.
+A block of one step is taken as the textbook has it, `e <- D e + F x` and then `l . e`: changed first and read
+afterwards, a trace is written over in place, and the in-step gradient is in it.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._checks import require_floating_dtype
+from foretrace.engine.edges import Sparse
 from foretrace.engine.events import Sums, event_links, no_events, through_block, visit
-from foretrace.engine.in_step import add_at, add_waiting, in_step_gradient, remainder_gradient
+from foretrace.engine.in_step import add_at, add_products, in_step_gradient, remainder_gradient
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
 from foretrace.engine.pieces import piece_steps, scan_back
 from foretrace.engine.plan import Link, Plan
@@ -113,15 +114,14 @@ class D_RTRL(Rule):
         block = replace(block, cotangents=self.cotangents(plan, block))
         learns = block.cotangents is not None
         length = jax.tree.leaves(block.steps)[0].shape[0]
-        outweigh = _outweigh(trace, weights[: len(plan.weight_vars)])
-        if learns and length == 1 and not outweigh and self.reads_after(plan):
+        if learns and length == 1 and self.reads_after(plan):
             return self._one_step(plan, params, Linearised(plan, weights, block.steps), block, trace)
 
         visited = event_links(plan, trace.e) if learns and self._has_own_pass else ()
 
         def back(handed: Any, part: Block) -> tuple[Any, Any]:
             credit, gradients, spans, sums = handed
-            lin = Linearised(plan, weights, part.steps, postpones=True)
+            lin = Linearised(plan, weights, part.steps, postpones=Sparse)
             transitions = self.transitions(lin)
             if learns:
                 found, credit = self.gradients(lin, transitions, part, credit)
@@ -137,12 +137,12 @@ class D_RTRL(Rule):
         (credit, gradients, spans, sums), (entering, waiting) = scan_back(back, begin, block, size)
         if not learns:
             return None, self.carry(plan, trace, spans, entering)
-        add_waiting(plan, gradients, waiting)
+        add_products(gradients, waiting.values())
         if visited:
             trace = _through_events(plan, trace.e, credit, spans, sums, entering, gradients)
             return plan.pull_back(params, gradients), trace
         self.meet(plan, trace, credit, gradients)
-        if outweigh:
+        if _outweigh(trace, gradients):
             spans = after(spans, gradients)
         return plan.pull_back(params, gradients), self.carry(plan, trace, spans, entering)
 

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foretrace.engine.edges import Sparse
-from foretrace.engine.in_step import add_at, remainder_gradient
-from foretrace.engine.linearise import Linearised, Signals
+from foretrace.engine.edges import Bilinear, Sparse
+from foretrace.engine.in_step import add_at, add_products, remainder_gradient
+from foretrace.engine.linearise import Linearised, Product, Signals
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix, Vector, total
 from foretrace.engine.sweep import backward_filter
@@ -144,6 +144,19 @@ def advance_factors(
         `sum_k l_k . ehat_k + b_k . ehat_{k-1}` as pairs of a weight's place and a part of its gradient, and the factors
         after the block.
     """
+    found, products, after = factors_and_products(links, lin, transitions, factors, decays, signals)
+    return found + [(product.weight_index, product.gradient()) for product in products], after
+
+
+def factors_and_products(
+    links: Sequence[Link],
+    lin: Linearised,
+    transitions: Sequence[Matrix],
+    factors: Factors,
+    decays: Decays,
+    signals: Signals | None,
+) -> tuple[list[tuple[int, jax.Array]], list[Product], Factors]:
+    """As `advance_factors`, with those parts of gradients that are plain products not yet multiplied out."""
     entered, effect = _entered(links), _effect(links)
     groups = [link.group.index for link in effect.chosen]
     items = (
@@ -168,20 +181,21 @@ def advance_factors(
     else:
         after, found = jax.lax.scan(one, factors, items, length=lin.count)
     if signals is None:
-        return [], after
+        return [], [], after
     sums, now, past = found
     by_now, by_past = (_by_entered(links, parts) for parts in (now, past))
-    gradients = []
+    gradients, products = [], []
     for n, part in by_now.items():
         link, data, start, before = entered.chosen[n], items[0][n], factors.entered[n], by_past.get(n)
         if isinstance(link.edges, Sparse) and link.edges.visits(data, part.dtype):
-            gradient = _visited_gradient(link, data, start, part, before, decays.entered)
+            gradients.append((link.weight_index, _visited_gradient(link, data, start, part, before, decays.entered)))
+            continue
+        own = [(sums[n], part)] + ([] if before is None else [(_before(start, sums[n]), before)])
+        if type(link.edges) is Bilinear:
+            products += [Product(link.weight_index, link.edges, *pair) for pair in own]
         else:
-            gradient = link.edges.gradient(sums[n], part)
-            if before is not None:
-                gradient = gradient + link.edges.gradient(_before(start, sums[n]), before)
-        gradients.append((link.weight_index, gradient))
-    return gradients, after
+            gradients += [(link.weight_index, link.edges.gradient(*pair)) for pair in own]
+    return gradients, products, after
 
 
 def _stepped(links: Sequence[Link], factors: Factors, data: Any, pushed: Any, matrices: Any, decays: Decays) -> Factors:
@@ -280,19 +294,39 @@ class FactoredRule(Rule):
     def traces(self, plan: Plan, trace: Factors) -> dict[str, list[Any]] | None:
         return {"entered": entered_of(plan.links, trace), "effect": effect_of(plan.links, trace)}
 
+    @property
+    def collects(self) -> bool:
+        return type(self).advance is FactoredRule.advance  # a rule of one's own may change what `advance` gives
+
     def advance(
         self, plan: Plan, params: Sequence[Any], block: Block, trace: Factors
     ) -> tuple[list[jax.Array] | None, Factors]:
-        lin = Linearised(plan, plan.weights(params), block.steps)
+        gradients, products, after = self._collected(plan, params, block, trace)
+        if gradients is None:
+            return None, after
+        add_products(gradients, products)
+        return plan.pull_back(params, gradients), after
+
+    def collect(
+        self, plan: Plan, params: Sequence[Any], block: Block, trace: Factors
+    ) -> tuple[list[jax.Array] | None, list[Product], Factors]:
+        gradients, products, after = self._collected(plan, params, block, trace)
+        return None if gradients is None else plan.pull_back(params, gradients), products, after
+
+    def _collected(
+        self, plan: Plan, params: Sequence[Any], block: Block, trace: Factors
+    ) -> tuple[list[jax.Array] | None, list[Product], Factors]:
+        """Gradients of the weights without those that are plain products, these, and the factors after a block."""
+        lin = Linearised(plan, plan.weights(params), block.steps, postpones=Bilinear)
         transitions = [lin.transition(group) for group in plan.graph.hidden_groups] if self.decays.effect else []
         signals = None if block.cotangents is None else lin.signals(block.cotangents)
-        parts, after = advance_factors(plan.links, lin, transitions, trace, self.decays, signals)
+        parts, products, after = factors_and_products(plan.links, lin, transitions, trace, self.decays, signals)
         if signals is None:
-            return None, after
+            return None, [], after
         gradients = remainder_gradient(plan, lin, signals)
         for place, part in parts:
             add_at(gradients, place, part)
-        return plan.pull_back(params, gradients), after
+        return gradients, [*products, *lin.waiting.values()], after
 
     def credit(self, plan: Plan, params: Sequence[Any], trace: Factors, signal: Sequence[jax.Array]) -> list[jax.Array]:
         gradients = plan.zero_gradients()

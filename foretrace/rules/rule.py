@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import jax
 
 from foretrace.engine.evaluate import Step
-from foretrace.engine.linearise import Cotangents
+from foretrace.engine.linearise import Cotangents, Product
 from foretrace.engine.plan import Plan
 from foretrace.errors import NotSupportedError
 
@@ -50,6 +50,8 @@ class Rule:
             where it keeps what every step leaves.
         in_pieces: Whether a block is walked in pieces, so that the derivatives of a few steps are held at a time.
         certify: Whether an upper bound on the error of the gradient is carried along.
+        collects: Whether products that are parts of the gradient can be collected over some blocks, by `collect`, and
+            multiplied out together.
         block_multiple: What the length of a block is a multiple of, the last one of a call aside.
     """
 
@@ -64,6 +66,10 @@ class Rule:
     @property
     def block_multiple(self) -> int:
         return 1
+
+    @property
+    def collects(self) -> bool:
+        return False
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         if args and hasattr(args[0], "states") and callable(args[0]):
@@ -89,6 +95,12 @@ class Rule:
         Returns:
             The gradient of the summed losses by the parameters (None where the block has no losses), and the trace.
         """
+        raise NotImplementedError
+
+    def collect(
+        self, plan: Plan, params: Sequence[Any], block: Block, trace: Any
+    ) -> tuple[list[jax.Array] | None, list[Product], Any]:
+        """As `advance`, for a rule that collects: the gradient without some products, these products, and the trace."""
         raise NotImplementedError
 
     def credit(self, plan: Plan, params: Sequence[Any], trace: Any, signal: Sequence[jax.Array]) -> list[jax.Array]:

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import foretrace as ft
+from foretrace.learners import blocks
 from foretrace.rules.pp_prop import pp_prop
 from online import online_gradient
 from oracle import bptt
@@ -72,3 +75,34 @@ def test_a_rank_is_a_decay() -> None:
 def test_refuses_what_is_neither_a_decay_nor_a_rank(bad: Any) -> None:
     with pytest.raises(ValueError, match="decay_or_rank"):
         pp_prop(bad)
+
+
+def rnn_gradient(**options: Any) -> tuple[Any, Any]:
+    draw = lambda *shape: jnp.asarray(np.random.default_rng(sum(shape)).normal(size=shape))
+    params = {"w": draw(7, 4), "out": draw(4, 3)}
+
+    def step(params: Any, h: Any, x: Any) -> tuple[Any, Any]:
+        h = jnp.tanh(jnp.concatenate([x, h], axis=-1) @ params["w"])
+        return h, h @ params["out"]
+
+    xs = draw(9, 2, 3)
+    learner = ft.compile(step, pp_prop(0.9), xs[0], params=params, state=jnp.zeros((2, 4)), **options)
+    return params, lambda params: learner.grad(params, learner.init(), xs, loss=lambda out: jnp.sum(out**2))[0]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_any_number_of_single_steps_is_collected(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    params, gradient = rnn_gradient(block=3)
+    wanted = gradient(params)
+    monkeypatch.setattr(blocks, "SMALLEST_BUDGET", steps * 8 * 2 * (7 + 4 + 4 + 3))
+    params, gradient = rnn_gradient(block=1)
+    for one, other in zip(jax.tree.leaves(gradient(params)), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_products_of_single_steps_are_multiplied_out_together() -> None:
+    params, gradient = rnn_gradient(block=1)
+    (loop,) = [eqn for eqn in jax.make_jaxpr(gradient)(params).eqns if eqn.primitive.name == "scan"]
+    made = [eqn.outvars[0].aval.shape for eqn in loop.params["jaxpr"].eqns if eqn.primitive.name == "dot_general"]
+    assert made
+    assert not any(shape[-2:] in ((7, 4), (4, 3)) for shape in made)

@@ -20,7 +20,7 @@ from foretrace.engine.edges.base import Edges, operator_of
 
 LETTERS = "abcdefghijlmnopqrstuvwxyz"  # k counts steps
 STEP, PLACE = "k", "P"
-UNROLLED = 32
+UNROLLED = 16
 
 
 @dataclass
@@ -142,26 +142,25 @@ class Bilinear(Edges):
 def sum_of_products(traces: jax.Array, factors: jax.Array) -> jax.Array:
     """`sum_pb traces[p, b] * factors[p, b]`, written out so that it streams through all traces at once.
 
-    XLA reduces over a leading axis an order of magnitude more slowly than it adds up separate arrays. Where the rows
+    XLA reduces over a leading axis an order of magnitude more slowly than it adds up separate arrays; and more than a
+    few arrays at once, which often lie a multiple of a page apart, drive one another out of the cache. Where the rows
     `b` may be sharded, the rows of each device are added up by itself, side by side, and then those of the devices.
     """
     shards = math.gcd(mesh_devices(), traces.shape[1])
     traces, factors = (a.reshape(a.shape[0], shards, -1, *a.shape[2:]) for a in (traces, factors))
     count, left = divmod(traces.shape[2], UNROLLED)
 
-    def part(start: Any, size: int) -> jax.Array:
-        cut = [jax.lax.dynamic_slice_in_dim(a, start, size, 2) for a in (traces, factors)]
-        pairs = [(place, row) for place in range(traces.shape[0]) for row in range(size)]
-        return functools.reduce(jnp.add, [cut[0][place, :, row] * cut[1][place, :, row] for place, row in pairs])
+    def added(total: jax.Array, rows: Sequence[Any]) -> jax.Array:
+        # Each row is cut out by itself: a cut of several, used more than once, would be copied.
+        cuts = [[jax.lax.dynamic_index_in_dim(a, row, 2, keepdims=False) for a in (traces, factors)] for row in rows]
+        products = [trace * factor for cut in cuts for trace, factor in zip(*cut, strict=True)]
+        return functools.reduce(jnp.add, products, total)
 
-    if not count:
-        total = part(0, left)
-    else:
-        zero = jnp.zeros((shards, *traces.shape[3:]), jnp.result_type(traces, factors))
-        total, _ = jax.lax.scan(
-            lambda total, number: (total + part(number * UNROLLED, UNROLLED), None), zero, jnp.arange(count)
-        )
-        total = total + part(count * UNROLLED, left) if left else total
+    total = jnp.zeros((shards, *traces.shape[3:]), jnp.result_type(traces, factors))
+    if count:
+        each = lambda number, total: added(total, [number * UNROLLED + row for row in range(UNROLLED)])
+        total = jax.lax.fori_loop(0, count, each, total)
+    total = added(total, range(count * UNROLLED, count * UNROLLED + left))
     return total[0] if shards == 1 else total.sum(axis=0)
 
 
