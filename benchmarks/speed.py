@@ -207,7 +207,8 @@ def page(results: Results, small: Results, versions: list[str], arguments: argpa
         "ratio of medians, `(min)` that of minima. `forward` and `BPTT` are plain JAX: a `lax.scan` of the same model, "
         "and reverse mode through it. `by sequence` is the learner of a step function with its automatic block, for "
         "losses and gradient as BPTT gives them; `with its carry` gives the states and traces at the end too; `step by "
-        f"step` does so with `block=1`; `module` is `etrace_grad` of a module's learner. {RIVAL} goes step by step "
+        f"step` does so with `block=1` (rules in two factors multiply the gradients of dense weights out over several "
+        f"steps there); `module` is `etrace_grad` of a module's learner. {RIVAL} goes step by step "
         "in its default mode, and leaves readouts and a GRU's reset gate at zero. `The same parameters` are those that "
         "it gives a gradient, asked for by `weights=`; the lines without these words say what the rest costs. "
         f"Its sequence has {arguments.rival_steps} steps.",

@@ -148,6 +148,8 @@ class LowRank(Rule):
         if not trace.basis.shape[-1] and trace.bound is None:
             gradients, direct = _DIRECT.advance(plan, params, block, trace.direct)
             return gradients, trace._replace(direct=direct)
+        # Where rows are known to be zeros, XLA fuses their products into something that reads memory it never wrote.
+        trace = trace._replace(rows=jax.lax.optimization_barrier(trace.rows))
         weights, block = weights_of(plan, params), _floating(plan, block)
         step = functools.partial(self._window, plan, params, weights)
         learns = block.cotangents is not None

@@ -1,6 +1,9 @@
 """Low-rank RTRL: D-RTRL at rank 0, RTRL at full rank, and a bound on the error that holds in between."""
 
 import functools
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -108,6 +111,37 @@ def test_credit_is_what_later_losses_ask_of_the_past() -> None:
 
 def test_maps_over_parameter_sets() -> None:
     agree(*gradients_of_two(small_rnn(), LowRank(1, every=2)))
+
+
+MAPPED = """
+import jax, numpy as np
+from foretrace import tasks, train
+
+task = tasks.Copy(delay=20, n_bits=2, pattern=3)
+network = lambda key: train.network("GRU", task.n_inputs, task.n_outputs, 32, dt=float(task.dt), key=key)
+learner = network(0).compile("low_rank", 16, rank=4, every=20)
+state = network(0).init_state(16)
+
+def gradient(params, key):
+    trial = task.sample(key, 16)
+    loss = lambda out, y: task.loss(out.out, *y)
+    return learner.grad(params, learner.init(state), trial.inputs, (trial.targets, trial.mask), loss=loss)[0]
+
+params = jax.vmap(lambda key: network(key).params)(jax.random.split(jax.random.key(0), 5))
+keys = jax.random.split(jax.random.key(1), 5)
+together = jax.jit(jax.vmap(gradient))(params, keys)
+alone = [jax.jit(gradient)(jax.tree.map(lambda a: a[k], params), keys[k]) for k in range(5)]
+for name, found in together.items():
+    np.testing.assert_allclose(found, np.stack([one[name] for one in alone]), atol=1e-5, err_msg=name)
+"""
+
+
+@pytest.mark.slow
+def test_rows_of_zeros_stay_zeros_in_optimised_programs() -> None:
+    """XLA may not make anything of the knowledge that rows are zeros at first: what it made was wrong."""
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_ENABLE_X64": "0"}
+    done = subprocess.run([sys.executable, "-c", MAPPED], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_single_precision_stays_single() -> None:
