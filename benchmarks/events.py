@@ -298,7 +298,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--activities", type=float, nargs="+", default=list(ACTIVITIES))
     parser.add_argument("--rules", nargs="+", default=list(RULES))
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--block", type=int, default=100)
+    parser.add_argument("--block", type=int, default=200)
     parser.add_argument("--dense-steps", type=int, default=20)
     parser.add_argument("--small-neurons", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=5)
