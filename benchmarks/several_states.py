@@ -25,7 +25,8 @@ from models import MODELS, Cell, Gate, Values, plain, spike
 from tables import RESULTS, machine, markdown, megabytes, versions, write
 
 RESULT = RESULTS / "several_states.md"
-TIME, MEMORY, LONG = 0.9, 1.5, 1.1
+TIME, MEMORY, LONG, FACTORED = 0.9, 1.5, 1.1, 0.5
+PAUSE = 0.05  # seconds before a call, in which the memory of the last one is given back
 
 
 def adapting(gate: Gate, state: Values, x: jax.Array) -> tuple[Values, jax.Array]:
@@ -58,7 +59,7 @@ class Case:
 
 
 def cases(setting: Setting, long: int) -> tuple[int, dict[str, Case]]:
-    """How many states a position has, and BPTT, D-RTRL in one block, and D-RTRL over a long sequence."""
+    """How many states a position has, and BPTT, D-RTRL in one block and over a long sequence, and pp_prop."""
     network = setting.network(plain)
     xs, ys = setting.sequences()
     params, state = network.params(), network.state(setting.batch)
@@ -71,8 +72,8 @@ def cases(setting: Setting, long: int) -> tuple[int, dict[str, Case]]:
 
         return jnp.sum(jax.lax.scan(one, state, (xs, ys))[1])
 
-    def online(block: int | None) -> Callable[..., Any]:
-        learner = ft.compile(network.step, "D_RTRL", xs[0], params=params, state=state, block=block)
+    def online(block: int | None, rule: str = "D_RTRL", **options: Any) -> Callable[..., Any]:
+        learner = ft.compile(network.step, rule, xs[0], params=params, state=state, block=block, **options)
         return lambda params, xs, ys: learner.grad(params, learner.init(state), xs, ys, loss=loss)[0]
 
     repeated = [jnp.tile(values, (long // len(values), 1, 1)) for values in (xs, ys)]
@@ -80,6 +81,7 @@ def cases(setting: Setting, long: int) -> tuple[int, dict[str, Case]]:
         "BPTT": Case.of(jax.grad(total), params, xs, ys),
         "block": Case.of(online(setting.steps), params, xs, ys),
         "long": Case.of(online(None), params, *repeated),
+        "pp_prop": Case.of(online(None, "pp_prop", decay_or_rank=0.9), params, xs, ys),
     }
 
 
@@ -92,6 +94,7 @@ def measure(found: dict[str, Case], repeats: int, limit: float) -> dict[str, flo
         for name in list(found) if turn % 2 == 0 else reversed(list(found)):
             if sum(seconds[name]) * found[name].steps > limit:
                 continue
+            time.sleep(PAUSE)
             began = time.perf_counter()
             found[name].run()
             seconds[name].append((time.perf_counter() - began) / found[name].steps)
@@ -112,6 +115,7 @@ def row(setting: Setting, states: int, found: dict[str, Case], seconds: dict[str
         _held(memory, MEMORY),
         f"{_held(long, limit)} (<= {limit:.2f})",
         megabytes(found["long"].memory),
+        _held(seconds["pp_prop"] / seconds["BPTT"], FACTORED),
     ]
 
 
@@ -120,7 +124,7 @@ def _held(figure: float, limit: float) -> str:
 
 
 HEADER = ("neuron", "states", "(units, batch)", "BPTT ms/step", "one block", "BPTT MB", "one block, memory")
-HEADER += ("long, per step", "long, MB")
+HEADER += ("long, per step", "long, MB", "pp_prop")
 
 
 def page(rows: Sequence[Sequence[str]], steps: int, long: int, repeats: int) -> str:
@@ -128,11 +132,12 @@ def page(rows: Sequence[Sequence[str]], steps: int, long: int, repeats: int) -> 
         [
             "# Several states",
             f"Written by `benchmarks/several_states.py --write`. The gradient of D_RTRL over {steps} steps in one "
-            f"block, and over {long} steps in blocks of automatic size, beside BPTT over {steps} steps: ratios of "
-            f"times per step (medians of up to {repeats} calls that take turns) and of the memory that XLA plans "
-            f"beside inputs and results. 100 inputs, 10 outputs, float32. Targets: at most {TIME} of BPTT's time and "
-            f"{MEMORY} of its memory in one block, and {LONG} x (4 + 2n) / 6 of its time over the long sequence, "
-            "for n states. What misses its target is bold.",
+            f"block, and over {long} steps in blocks of automatic size, and of pp_prop over {steps} steps, beside "
+            f"BPTT over {steps} steps: ratios of times per step (medians of up to {repeats} calls that take turns, "
+            f"with a pause of {1000 * PAUSE:.0f} ms before each, in which the memory of the last one is given back) "
+            "and of the memory that XLA plans beside inputs and results. 100 inputs, 10 outputs, float32. Targets: at "
+            f"most {TIME} of BPTT's time and {MEMORY} of its memory in one block, {LONG} x (4 + 2n) / 6 of its time "
+            f"over the long sequence, for n states, and {FACTORED} for pp_prop. What misses its target is bold.",
             f"- {versions('foretrace', 'jax')}\n- {machine()}",
             markdown(HEADER, rows),
             "",

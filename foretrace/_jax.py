@@ -227,6 +227,11 @@ def mesh_devices() -> int:
     return math.prod(size for size, kind in pairs if kind is jax.sharding.AxisType.Auto)
 
 
+def one_processor() -> bool:
+    """Whether what is being traced runs on one CPU, whose cache decides what is fast."""
+    return jax.default_backend() == "cpu" and mesh_devices() == 1
+
+
 def on_auto_axes(function: Callable[..., Any], mesh: Any, shardings: Callable[[], Any]) -> Callable[..., Any]:
     """A function whose arguments, a tree of arrays, are placed on a mesh, with all axes left to XLA.
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from foretrace._jax import Var
 from foretrace.engine.linearise import Linearised, Product, Signals
@@ -23,7 +24,7 @@ def product_number(plan: Plan, y_var: Var, weight_var: Var) -> int:
 def add_products(gradients: list[jax.Array], products: Iterable[Product]) -> None:
     """Adds to gradients those that waited to be multiplied out."""
     for product in products:
-        add_at(gradients, product.weight_index, product.gradient())
+        gradients[product.weight_index] = product.added_to(gradients[product.weight_index])
 
 
 def remainder_gradient(plan: Plan, lin: Linearised, signals: Signals) -> list[jax.Array]:
@@ -32,8 +33,7 @@ def remainder_gradient(plan: Plan, lin: Linearised, signals: Signals) -> list[ja
     That is the share of a step's gradient that a rule with a trace of its own does not replace: all of it for
     weights without a link, none for most weights with one.
     """
-    linear = {occurrence.y_var for occurrence in plan.linear.values()}
-    whole = {link.y_var for link in plan.links if link.y_var in linear and link.y_var not in plan.aside}
+    whole = {link.y_var for link in plan.links if link.y_var not in plan.aside}
     history = [
         None if link.y_var in whole else -lin.pull(link, signals.partial[link.group.index]) for link in plan.links
     ]
@@ -54,12 +54,13 @@ def in_step_gradient(
         lin: The derivatives of the block's steps.
         signals: The derivatives of the losses.
         history: For each link, further cotangents of its `y`, `(K, *y_shape)`; None for none.
-        without: Outputs of linear operators whose weights are left out.
+        without: Outputs of operators whose weights are left out: the weights themselves where they enter elementwise.
 
     Returns:
         One gradient for each weight.
     """
-    gradients = list(signals.weights)
+    pairs = zip(plan.weight_vars, signals.weights, strict=True)
+    gradients = [jnp.zeros_like(own) if var in without else own for var, own in pairs]
     further: dict[Any, jax.Array] = {}
     for link, part in zip(plan.links, history, strict=True):
         if part is not None:
@@ -78,7 +79,7 @@ def in_step_gradient(
                 add_at(gradients, place, lin.operator_gradient(occurrence, weight.index, total))
                 continue
             product = Product(place, edges, lin.over_steps(edges.data, occurrence.eqn.invars), total)
-            if type(edges) is lin.postpones:
+            if type(edges) in lin.postpones:
                 lin.waiting[product_number(plan, occurrence.y_var, weight.var)] = product
             else:
                 add_products(gradients, [product])

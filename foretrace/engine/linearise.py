@@ -5,7 +5,7 @@ the transition `D` of each group; from the cotangents of the steps' outputs also
 the loss, and the in-step cotangent of every `y`. Every array has a leading axis of steps.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,9 +72,9 @@ class Product:
     data: Any
     cotangents: jax.Array
 
-    def gradient(self) -> jax.Array:
-        """The part itself."""
-        return self.edges.gradient(self.data, self.cotangents)
+    def added_to(self, total: jax.Array) -> jax.Array:
+        """A gradient of the weight, with this part added."""
+        return self.edges.add_gradient(total, self.data, self.cotangents)
 
 
 jax.tree_util.register_dataclass(Product, ["data", "cotangents"], ["weight_index", "edges"])
@@ -87,13 +87,15 @@ class Linearised:
         plan: The plan.
         weights: Its weights.
         steps: The values that each step starts from, stacked.
-        postpones: The kind of edges whose in-step gradients wait to be multiplied out, in `waiting`; None for none.
+        postpones: The kinds of edges whose in-step gradients wait to be multiplied out, in `waiting`.
 
     Attributes:
         waiting: Those gradients, by the number of the product among those of the plan.
     """
 
-    def __init__(self, plan: Plan, weights: Sequence[Any], steps: Step, postpones: type[Edges] | None = None) -> None:
+    def __init__(
+        self, plan: Plan, weights: Sequence[Any], steps: Step, postpones: Collection[type[Edges]] = ()
+    ) -> None:
         self.postpones = postpones
         self.waiting: dict[int, Product] = {}
         self.plan, self.weights, self.steps = plan, list(weights), steps
@@ -104,6 +106,11 @@ class Linearised:
     def _needed(self, step: Step) -> list[Any]:
         shifts = zero_shifts(self.plan.saved_vars), zero_shifts(self.plan.program.hidden_outvars)
         return run_perturbed(self.plan, self.weights, step, *shifts)[1]
+
+    def take_waiting(self, kind: type[Edges]) -> list[Product]:
+        """Those in-step gradients of one kind of edges that wait, which then wait no more."""
+        chosen = [number for number, product in self.waiting.items() if type(product.edges) is kind]
+        return [self.waiting.pop(number) for number in chosen]
 
     def over_steps(self, function: Callable[..., Any], variables: Sequence[Any], *stacked: Any) -> Any:
         """Maps a function of the values of some variables (and further stacked arrays) over the steps."""

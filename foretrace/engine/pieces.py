@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from foretrace._jax import mesh_devices
+from foretrace._jax import one_processor
 from foretrace.engine.plan import Plan
 
-CACHED = 384 * 2**10  # bytes of one value of all positions over the steps of a piece
+CACHED = 256 * 2**10  # bytes of one value of all positions over the steps of a piece
 
 
 def piece_steps(plan: Plan, length: int) -> int:
@@ -23,7 +23,7 @@ def piece_steps(plan: Plan, length: int) -> int:
     which would exchange the gradients of every piece."""
     largest = max((math.prod(g.varshape) * jnp.dtype(g.dtype).itemsize for g in plan.graph.hidden_groups), default=0)
     fitting = max(1, CACHED // max(largest, 1))
-    if jax.default_backend() != "cpu" or mesh_devices() > 1 or length <= fitting:
+    if not one_processor() or length <= fitting:
         return length
     even = [size for size in range(fitting // 2 + 1, 2 * fitting) if length % size == 0]
     return min(even, key=lambda size: abs(size - fitting), default=fitting)

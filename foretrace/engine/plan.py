@@ -157,6 +157,12 @@ class Plan:
         return [jnp.zeros(var.aval.shape, var.aval.dtype) for var in self.weight_vars]
 
     @functools.cached_property
+    def own_parameters(self) -> dict[int, int]:
+        """The weights that are parameters themselves: the place of the parameter by the place of the weight."""
+        params = self.program.param_invars
+        return {place: params.index(var) for place, var in enumerate(self.weight_vars) if var in params}
+
+    @functools.cached_property
     def pulls_each_step(self) -> bool:
         """Whether gradients must be pulled back to parameters step by step: where a user's own backward pass is not
         linear (it may clip), the pullback of a sum is not the sum of pullbacks."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from foretrace._jax import mesh_devices
+from foretrace._jax import mesh_devices, one_processor
 from foretrace.engine.linearise import Linearised
 from foretrace.engine.memory import check_trace
 from foretrace.engine.plan import Link
@@ -21,6 +21,7 @@ from foretrace.engine.slots import Matrix, Vector, total
 from foretrace.engine.sweep import no_span, products
 
 Trace = dict[int, jax.Array]
+SAMPLE = 4096  # values of a sample from which it is taken by itself
 
 
 def zero_trace(link: Link, dtype: Any = None) -> Trace:
@@ -149,10 +150,43 @@ def _advanced(link: Link, trace: Trace, spans: Spans, entering: Entering) -> Tra
 
 def stepped(link: Link, trace: Trace, matrix: Matrix, data: Any, entering: Trace) -> Trace:
     """A trace carried by one matrix at each position, with what enters added."""
+    if _by_sample(link, data):
+        return _each_sample(link, trace, matrix, data, entering)
     carried = link.places.carry(trace, matrix, link.edges.spread)
     return {
         slot: (carried[slot] + link.edges.accumulate(data, entering[slot])).astype(trace[slot].dtype) for slot in trace
     }
+
+
+def _by_sample(link: Link, data: Any) -> bool:
+    """Whether a trace is changed sample by sample: where the sample of one processor is worth a product of its own. The
+    product of a whole batch would be one more array of the size of the trace."""
+    return one_processor() and not link.places.moves and link.edges.sample_size >= SAMPLE and len(data) > 1
+
+
+def _each_sample(link: Link, trace: Trace, matrix: Matrix, data: Any, entering: Trace) -> Trace:
+    """As `stepped`: each sample of the trace is written over in place.
+
+    A sample is read at the end of the turn before its own, and handed on: slots act on one another, and where one is
+    written while another is yet to be read, XLA copies the whole trace.
+    """
+    edges: Any = link.edges
+    single = edges.of_sample()
+
+    def cut(array: jax.Array, number: jax.Array | int) -> jax.Array:
+        return jax.lax.dynamic_index_in_dim(array, number, 1, keepdims=False)
+
+    def one(number: jax.Array, before: tuple[Trace, Trace]) -> tuple[Trace, Trace]:
+        trace, own = before
+        carried = link.places.carry(own, matrix, lambda values: cut(edges.spread(values), number))
+        x, entered = edges.cut_sample(data, entering, number)
+        for slot, values in entered.items():
+            new = (carried[slot] + single.accumulate(x, values)).astype(trace[slot].dtype)
+            trace = trace | {slot: jax.lax.dynamic_update_index_in_dim(trace[slot], new, number, 1)}
+        return trace, {slot: cut(trace[slot], number + 1) for slot in own}
+
+    first = {slot: cut(values, 0) for slot, values in trace.items()}
+    return jax.lax.fori_loop(0, trace[link.slots[0]].shape[1], one, (trace, first))[0]
 
 
 def contract(link: Link, trace: Trace, signal: Vector) -> jax.Array:

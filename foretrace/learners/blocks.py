@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from foretrace._checks import optional_count, require_bytes
+from foretrace.engine.edges import Bilinear
 from foretrace.engine.events import event_links
 from foretrace.engine.plan import Plan
 from foretrace.rules.rule import Rule
@@ -19,9 +20,11 @@ from foretrace.rules.rule import Rule
 BlockSize: TypeAlias = int | str | None
 """How large a block is: its steps; or what its arrays may take, such as `"256MB"`; None to choose."""
 
-SMALLEST_BUDGET, LARGEST_BUDGET = 4 * 2**20, 256 * 2**20
+SMALLEST_BUDGET = 4 * 2**20
+LARGEST_BUDGET = 208 * 2**20  # of a block and the traces: with what else is needed, a gradient stays within 256 MB
 TRACES = 4  # a block of so many times the traces' memory makes a pass over the traces cheap
 LARGEST_BLOCK = 400
+ROWS = 512  # steps times samples of a product, by default
 
 
 def default_block(plan: Plan, rule: Rule, budget: int | None = None) -> int:
@@ -30,16 +33,23 @@ def default_block(plan: Plan, rule: Rule, budget: int | None = None) -> int:
     Args:
         plan: The plan of a model.
         rule: The rule, whose traces are measured.
-        budget: Bytes that the arrays of a block may take; by default four times as much as the traces, but at least
-            4 MiB, and at most 256 MiB or the size of the traces.
+        budget: Bytes that the arrays of a block may take; by default four times as much as the traces, at least 4 MiB,
+            and at most what the traces leave of 208 MiB, or three quarters of their size.
 
     Returns:
         A number of steps from 1 to 400.
     """
+    least = 1
     if budget is None:
-        traces = trace_bytes(plan, rule)
-        budget = min(max(SMALLEST_BUDGET, TRACES * traces), max(LARGEST_BUDGET, traces))
-    return int(min(LARGEST_BLOCK, max(1, budget // max(1, step_bytes(plan, rule)))))
+        traces, least = trace_bytes(plan, rule), _steps_for_products(plan, rule)
+        budget = min(max(SMALLEST_BUDGET, TRACES * traces), max(LARGEST_BUDGET - traces, 3 * traces // 4))
+    return int(min(LARGEST_BLOCK, max(least, budget // max(1, step_bytes(plan, rule)))))
+
+
+def _steps_for_products(plan: Plan, rule: Rule) -> int:
+    """The steps from which on the products of a block of a rule that takes it as a whole are worth their start."""
+    rows = [edges.rows for edges in plan.products.values() if isinstance(edges, Bilinear)]
+    return 1 if rule.in_pieces or not rows else -(-ROWS // max(rows))
 
 
 def even_block(length: int, largest: int) -> int:

@@ -103,9 +103,16 @@ def drive(
 
     def several(carry: Any, part: Any) -> tuple[Any, Any]:
         (states, trace, total), (collected, products) = scan_blocks(advance, carry, part, size)
-        if products:
+        made = []
+        for product in products:
+            place = plan.own_parameters.get(product.weight_index)
+            if place is None:
+                made.append(product)
+            elif place in learned:
+                total[learned.index(place)] = product.added_to(total[learned.index(place)])
+        if made:
             summed = plan.zero_gradients()
-            add_products(summed, products)
+            add_products(summed, made)
             total = added(total, plan.pull_back(own, summed))
         return (states, trace, total), collected
 

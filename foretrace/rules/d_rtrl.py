@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._checks import require_floating_dtype
-from foretrace.engine.edges import Sparse
+from foretrace.engine.edges import Bilinear, Sparse
 from foretrace.engine.events import Sums, event_links, no_events, through_block, visit
 from foretrace.engine.in_step import add_at, add_products, in_step_gradient, remainder_gradient
 from foretrace.engine.linearise import Cotangents, Linearised, Signals
@@ -121,11 +121,12 @@ class D_RTRL(Rule):
 
         def back(handed: Any, part: Block) -> tuple[Any, Any]:
             credit, gradients, spans, sums = handed
-            lin = Linearised(plan, weights, part.steps, postpones=Sparse)
+            lin = Linearised(plan, weights, part.steps, postpones=[Bilinear, Sparse])
             transitions = self.transitions(lin)
             if learns:
                 found, credit = self.gradients(lin, transitions, part, credit)
                 gradients = [a + b for a, b in zip(gradients, found, strict=True)]
+                add_products(gradients, lin.take_waiting(Bilinear))
             spans, entering = self.enter(lin, transitions, spans)
             if visited:
                 sums, entering = visit(visited, lin, entering, sums)

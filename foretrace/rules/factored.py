@@ -129,7 +129,7 @@ def advance_factors(
     factors: Factors,
     decays: Decays,
     signals: Signals | None,
-) -> tuple[list[tuple[int, jax.Array]], Factors]:
+) -> tuple[list[tuple[int, jax.Array]], list[Product], Factors]:
     """Takes factors through a block.
 
     Args:
@@ -141,22 +141,9 @@ def advance_factors(
         signals: The derivatives of the losses; None where there are none.
 
     Returns:
-        `sum_k l_k . ehat_k + b_k . ehat_{k-1}` as pairs of a weight's place and a part of its gradient, and the factors
-        after the block.
+        `sum_k l_k . ehat_k + b_k . ehat_{k-1}` as pairs of a weight's place and a part of its gradient, those parts of
+        it that are plain products and not yet multiplied out, and the factors after the block.
     """
-    found, products, after = factors_and_products(links, lin, transitions, factors, decays, signals)
-    return found + [(product.weight_index, product.gradient()) for product in products], after
-
-
-def factors_and_products(
-    links: Sequence[Link],
-    lin: Linearised,
-    transitions: Sequence[Matrix],
-    factors: Factors,
-    decays: Decays,
-    signals: Signals | None,
-) -> tuple[list[tuple[int, jax.Array]], list[Product], Factors]:
-    """As `advance_factors`, with those parts of gradients that are plain products not yet multiplied out."""
     entered, effect = _entered(links), _effect(links)
     groups = [link.group.index for link in effect.chosen]
     items = (
@@ -317,10 +304,10 @@ class FactoredRule(Rule):
         self, plan: Plan, params: Sequence[Any], block: Block, trace: Factors
     ) -> tuple[list[jax.Array] | None, list[Product], Factors]:
         """Gradients of the weights without those that are plain products, these, and the factors after a block."""
-        lin = Linearised(plan, plan.weights(params), block.steps, postpones=Bilinear)
+        lin = Linearised(plan, plan.weights(params), block.steps, postpones=[Bilinear])
         transitions = [lin.transition(group) for group in plan.graph.hidden_groups] if self.decays.effect else []
         signals = None if block.cotangents is None else lin.signals(block.cotangents)
-        parts, products, after = factors_and_products(plan.links, lin, transitions, trace, self.decays, signals)
+        parts, products, after = advance_factors(plan.links, lin, transitions, trace, self.decays, signals)
         if signals is None:
             return None, [], after
         gradients = remainder_gradient(plan, lin, signals)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 
 from foretrace._jax import Var
-from foretrace.engine.in_step import add_at, in_step_gradient
+from foretrace.engine.in_step import add_at, add_products, in_step_gradient
 from foretrace.engine.linearise import Linearised, Signals
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import Matrix
@@ -86,7 +86,7 @@ class Hybrid(pp_prop):
         lin = Linearised(plan, plan.weights(params), block.steps)
         transitions = [lin.transition(group) for group in plan.graph.hidden_groups]
         signals = None if block.cotangents is None else lin.signals(block.cotangents)
-        parts, factors = advance_factors(factored, lin, transitions, trace.factors, self.decays, signals)
+        parts, products, factors = advance_factors(factored, lin, transitions, trace.factors, self.decays, signals)
         spans, entering = enter(whole, lin, transitions, no_spans(whole))
         after = HybridTrace(advance_all(whole, trace.whole, spans, entering), factors)
         if signals is None:
@@ -95,6 +95,7 @@ class Hybrid(pp_prop):
         gradients = in_step_gradient(plan, lin, signals, history, without=_replaced(plan))
         for place, part in parts + started:
             add_at(gradients, place, part)
+        add_products(gradients, products)
         return plan.pull_back(params, gradients), after
 
     def credit(  # type: ignore[override]

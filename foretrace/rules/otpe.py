@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 
 from foretrace._checks import require_choice, require_positive
-from foretrace.engine.in_step import add_at, in_step_gradient, remainder_gradient
+from foretrace.engine.in_step import add_at, add_products, in_step_gradient, remainder_gradient
 from foretrace.engine.linearise import Linearised, Signals
 from foretrace.engine.plan import Link, Plan
 from foretrace.engine.slots import add, multiply, structure, subtract, unit_product
@@ -131,12 +131,13 @@ class OTPE(Rule):
             partial = [s.partial[: s.count] for s in systems]
             bypass = [None if s.bypass is None else s.bypass[: s.count] for s in systems]
             beside = dataclasses.replace(signals, partial=partial, bypass=bypass)
-        more, now = advance_factors(plan.links, lin, [], trace.now, Decays(self.leak, 0.0), beside)
+        more, products, now = advance_factors(plan.links, lin, [], trace.now, Decays(self.leak, 0.0), beside)
         if signals is None:
             return None, after._replace(now=now)
         gradients = remainder_gradient(plan, lin, signals)
         for place, part in parts + more:
             add_at(gradients, place, part)
+        add_products(gradients, products)
         return gradients, after._replace(now=now)
 
 

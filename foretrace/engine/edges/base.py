@@ -23,10 +23,12 @@ class Edges:
     Attributes:
         shape: The shape of a trace, places aside.
         data_size: Number of values that `data` has for one step.
+        sample_size: How many values a trace has for one sample of several; zero where samples cannot be taken apart.
     """
 
     shape: tuple[int, ...]
     data_size: int = 1
+    sample_size: int = 0
 
     def spread(self, values: Any) -> Any:
         """Values `(places, *y_shape)` on the edges: `(places, *shape)` up to broadcasting."""
@@ -39,6 +41,10 @@ class Edges:
     def gradient(self, data: Any, cotangents: jax.Array) -> jax.Array:
         """The weight's gradient `sum_k A(x_k)^T c_k` for cotangents `(steps, *y_shape)`."""
         raise NotImplementedError
+
+    def add_gradient(self, total: jax.Array, data: Any, cotangents: jax.Array) -> jax.Array:
+        """A gradient, with that by some cotangents added."""
+        return total + self.gradient(data, cotangents).astype(total.dtype).reshape(total.shape)
 
     def accumulate(self, data: Any, values: jax.Array) -> jax.Array:
         """`sum_k A(x_k) s_k` on the edges, for values `(steps, places, *y_shape)`: `(places, *shape)`."""
@@ -63,6 +69,10 @@ class Elementwise(Edges):
 
     def gradient(self, data: jax.Array, cotangents: jax.Array) -> jax.Array:
         return jnp.einsum("k,k...->...", data.astype(cotangents.dtype), cotangents)
+
+    def add_gradient(self, total: jax.Array, data: Any, cotangents: jax.Array) -> jax.Array:
+        """A gradient, with that by some cotangents added."""
+        return total + self.gradient(data, cotangents).astype(total.dtype).reshape(total.shape)
 
     def accumulate(self, data: jax.Array, values: jax.Array) -> jax.Array:
         return self.gradient(data, values)

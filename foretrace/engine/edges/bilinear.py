@@ -15,12 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foretrace._jax import Jaxpr, JaxprEqn, Literal, make_jaxpr_of, mesh_devices
+from foretrace._jax import Jaxpr, JaxprEqn, Literal, make_jaxpr_of, mesh_devices, one_processor
 from foretrace.engine.edges.base import Edges, operator_of
 
 LETTERS = "abcdefghijlmnopqrstuvwxyz"  # k counts steps
 STEP, PLACE = "k", "P"
 UNROLLED = 16
+NARROW, ALIASED = 4, 128
+LARGE, SLAB = 2**22, 2**20  # bytes of a weight that no cache near a processor holds, and of rows that it does
 
 
 @dataclass
@@ -54,6 +56,9 @@ class Bilinear(Edges):
         y: Those of the result.
         sizes: The size of each.
         x_index: Which operand is `x`.
+
+    Attributes:
+        rows: How many rows a product has for each step: the size of the batch.
     """
 
     def __init__(self, x: str, w: str, y: str, sizes: dict[str, int], x_index: int) -> None:
@@ -63,7 +68,9 @@ class Bilinear(Edges):
         self.rest = "".join(axis for axis in y if axis in w)
         self.axes = self.batch + self.inner + self.rest
         self.shape = tuple(sizes[axis] for axis in self.axes)
+        self.rows = math.prod(sizes[axis] for axis in self.batch)
         self.data_size = math.prod(sizes[axis] for axis in x)
+        self.sample_size = math.prod(self.shape[1:]) if self.batch and self.shape[0] > 1 else 0
 
     def spread(self, values: Any) -> Any:
         order = [self.y.index(axis) for axis in self.batch + self.rest]
@@ -78,15 +85,46 @@ class Bilinear(Edges):
         data = data.astype(cotangents.dtype)
         if any(axis in self.x for axis in self.rest):
             return jnp.einsum(f"{STEP}{self.x},{STEP}{self.y}->{self.w}", data, cotangents)
-        if data.shape[0] * math.prod(self.sizes[axis] for axis in self.batch) == 1:
+        if len(data) * self.rows == 1:
             # A single row is multiplied out, so that what it is added to takes it up in the same pass.
             rows, columns = data.reshape(-1, 1), cotangents.reshape(1, -1)
             return self._as_weight((rows * columns).reshape([self.sizes[axis] for axis in self.inner + self.rest]))
-        # One product, summed over steps and batch, each an axis of its own: so a batch that is sharded stays so.
-        summed = [[0, *(1 + axes.index(axis) for axis in self.batch)] for axes in (self.x, self.y)]
-        product = jax.lax.dot_general(data, cotangents, ((summed[0], summed[1]), ((), ())))
-        made = "".join(axis for axis in self.x if axis in self.inner) + self.rest
-        return jnp.transpose(product, [made.index(axis) for axis in self.w])
+        if self._sums_in_front:
+            product = outer_products(self._rows(data), self._rows(cotangents))
+        else:
+            summed = [[0, *(1 + axes.index(axis) for axis in self.batch)] for axes in (self.x, self.y)]
+            product = jax.lax.dot_general(data, cotangents, ((summed[0], summed[1]), ((), ())))
+        return jnp.transpose(product, [self._made.index(axis) for axis in self.w])
+
+    def add_gradient(self, total: jax.Array, data: jax.Array, cotangents: jax.Array) -> jax.Array:
+        plain = not any(axis in self.x for axis in self.rest) and self._sums_in_front
+        plain = plain and self.w in (self._made, self.rest + self._kept)
+        if not (plain and len(data) * self.rows > 1 and one_processor() and total.nbytes > LARGE):
+            return super().add_gradient(total, data, cotangents)
+        factors = [self._rows(data.astype(cotangents.dtype)), self._rows(cotangents)]
+        return add_outer_products(total, *(factors if self.w == self._made else factors[::-1]))
+
+    @property
+    def _kept(self) -> str:
+        """The axes of `x` that the weight has and `y` has not, in their order there."""
+        return "".join(axis for axis in self.x if axis in self.inner)
+
+    @property
+    def _made(self) -> str:
+        """The axes of a product that is summed over the batch."""
+        return self._kept + self.rest
+
+    @property
+    def _sums_in_front(self) -> bool:
+        """Whether steps and batch can be summed over as one axis, which XLA takes as it stands where it would transpose
+        both operands for several. On many devices each stays an axis of its own: so a batch that is sharded stays so.
+        """
+        batch = len(self.batch)
+        return mesh_devices() == 1 and self.x[:batch] == self.y[:batch] == self.batch
+
+    def _rows(self, array: jax.Array) -> jax.Array:
+        """An array with steps and batch as one axis."""
+        return array.reshape(-1, *array.shape[1 + len(self.batch) :])
 
     def accumulate(self, data: jax.Array, values: jax.Array) -> jax.Array:
         data = data.astype(values.dtype)
@@ -100,8 +138,18 @@ class Bilinear(Edges):
         left, right = STEP + self.x, STEP + self.y
         pairs = [[text.index(axis) for axis in self.batch] for text in (left, right)]
         found = jax.lax.dot_general(data, values[:, 0], (((0,), (0,)), (tuple(pairs[0]), tuple(pairs[1]))))
-        made = self.batch + "".join(axis for axis in self.x if axis in self.inner) + self.rest
-        return jnp.transpose(found, [made.index(axis) for axis in self.axes])[None]
+        return jnp.transpose(found, [(self.batch + self._made).index(axis) for axis in self.axes])[None]
+
+    def of_sample(self) -> "Bilinear":
+        """The edges of one sample."""
+        x, y = (axes.replace(self.batch[0], "") for axes in (self.x, self.y))
+        return Bilinear(x, self.w, y, self.sizes, self.x_index)
+
+    def cut_sample(self, data: jax.Array, values: dict[int, jax.Array], number: jax.Array) -> Any:
+        """The data and values of one sample."""
+        cut = lambda array, axis: jax.lax.dynamic_index_in_dim(array, number, axis, keepdims=False)
+        x, y = 1 + self.x.index(self.batch[0]), 2 + self.y.index(self.batch[0])
+        return cut(data, x), {slot: cut(array, y) for slot, array in values.items()}
 
     def connecting(self, weight: jax.Array, sources: np.ndarray) -> jax.Array:
         """The element of the weight by which an element of `x` acts on each element of `y`, zero where none does.
@@ -137,6 +185,41 @@ class Bilinear(Edges):
         others = [0, *(1 + place for place in range(len(self.batch)) if place != kept)]
         found = jnp.sum(trace * self.spread(values).astype(values.dtype), axis=tuple(others))
         return jnp.transpose(found, [0, *(1 + (self.inner + self.rest).index(axis) for axis in self.w)])
+
+
+def outer_products(left: jax.Array, right: jax.Array) -> jax.Array:
+    """`sum_k left[k] (x) right[k]`, one product of matrices: `(K, *a)` and `(K, *b)` give `(*a, *b)`.
+
+    A processor reads the columns of the left one. Those of a matrix whose rows are a multiple of 512 bytes apart drive
+    one another out of the cache, so it is transposed first, block by block; and where the right one is much narrower,
+    that is the one whose columns are read. The barriers keep XLA from undoing either.
+    """
+    shape = left.shape[1:] + right.shape[1:]
+    left, right = (array.reshape(len(array), -1) for array in (left, right))
+    hold = jax.lax.optimization_barrier
+    if one_processor() and NARROW * right.shape[1] <= left.shape[1]:
+        return hold(hold(right.T) @ left).T.reshape(shape)
+    if one_processor() and left.shape[1] % ALIASED == 0:
+        return (hold(left.T) @ right).reshape(shape)
+    return jax.lax.dot_general(left, right, (((0,), (0,)), ((), ()))).reshape(shape)
+
+
+def add_outer_products(total: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
+    """`total + sum_k left[k] (x) right[k]`, some rows at a time, which are added while they are in the cache: the whole
+    product would be one more array of the size of the total."""
+    left, right = (array.reshape(len(array), -1) for array in (left, right))
+    slabs = -(-total.nbytes // SLAB)
+    size = -(-left.shape[1] // slabs)
+
+    def added(flat: jax.Array, begin: jax.Array | int, size: int) -> jax.Array:
+        part = outer_products(jax.lax.dynamic_slice_in_dim(left, begin, size, 1), right).astype(flat.dtype)
+        own = jax.lax.dynamic_slice_in_dim(flat, begin, size)
+        return jax.lax.dynamic_update_slice_in_dim(flat, own + part, begin, 0)
+
+    full, last = divmod(left.shape[1], size)
+    flat = total.reshape(left.shape[1], -1)
+    flat = jax.lax.fori_loop(0, full, lambda number, flat: added(flat, number * size, size), flat)
+    return (added(flat, full * size, last) if last else flat).reshape(total.shape)
 
 
 def sum_of_products(traces: jax.Array, factors: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foretrace._jax import JaxprEqn, mesh_devices
+from foretrace._jax import JaxprEqn, one_processor
 from foretrace.engine.edges.base import Edges
 from foretrace.ops.events import add_events, has_kernels
 
@@ -54,7 +54,7 @@ class Sparse(Edges):
     def has_visits(self, dtype: Any) -> bool:
         """Whether connections can be visited by events, for values of this dtype."""
         real = jnp.dtype(dtype) in (jnp.float32, jnp.float64)
-        here = jax.default_backend() == "cpu" and mesh_devices() == 1 and has_kernels()
+        here = one_processor() and has_kernels()
         return self.event and self.form == "csr" and real and here
 
     def visits(self, data: jax.Array, dtype: Any) -> bool:
