@@ -43,9 +43,9 @@ RESULT = tables.RESULTS / "connectome.md"
 METHODS = ("all synapses", "adapters", "untrained", "teacher again")
 RATES = {"all synapses": 0.01, "adapters": 0.0001}
 CHANNELS, RANK, UPDATE, PIECE, WARM, HELD = 8, 20, 20, 1000, 300, 2000
-GAIN = {"eye": 0.4, "brain": 0.45}
+GAIN, DRIVE = {"eye": 0.4, "brain": 0.18}, {"eye": 0.03, "brain": 0.2}
 PAIR, SYNAPSE = 0.8, 0.5  # of the teacher's log-normal factors
-LEAK, SYNAPTIC, FILTER, DRIVE, LEAST = 0.95, 0.8, 0.98, 0.03, 0.002
+LEAK, SYNAPTIC, FILTER, LEAST = 0.95, 0.8, 0.98, 0.002
 SIZES = {"eye": 15, "brain": 138_639}
 STEPS = {"eye": 30_000, "brain": 10_000}
 PER_NEURON = 15_091_983 / 138_639
@@ -64,6 +64,7 @@ class Wiring:
         regions: The region of every neuron.
         names: The regions' names.
         field: How much each channel of the stimulus drives each neuron.
+        balanced: Whether every neuron receives as much inhibition as excitation, in the student and in the teacher.
     """
 
     starts: np.ndarray
@@ -73,6 +74,7 @@ class Wiring:
     regions: np.ndarray
     names: tuple[str, ...]
     field: np.ndarray
+    balanced: bool = False
 
     @property
     def inner(self) -> np.ndarray:
@@ -184,21 +186,31 @@ def whole_brain(neurons: int, connections: int, seed: int = 0, regions: int = 70
         region.astype(np.int32),
         tuple(f"region {number}" for number in range(regions)),
         field,
+        balanced=True,
     )
+
+
+def received(wiring: Wiring, weights: np.ndarray) -> np.ndarray:
+    """For each connection what its target receives in all, of its own sign alone where the wiring is balanced."""
+    kinds = 2 * wiring.columns + (wiring.balanced & (wiring.strengths < 0))
+    return np.bincount(kinds, np.abs(weights))[kinds]
 
 
 def starting_weights(wiring: Wiring, gain: float) -> np.ndarray:
     """Numbers of synapses, by all that their target receives."""
-    received = np.bincount(wiring.columns, np.abs(wiring.strengths), len(wiring.regions))
-    least = np.median(received[received > 0]) / 10
-    return (gain * wiring.strengths / np.maximum(received, least)[wiring.columns]).astype(np.float32)
+    totals = received(wiring, wiring.strengths)
+    least = np.median(totals[np.unique(wiring.columns, return_index=True)[1]]) / 10
+    return (gain * wiring.strengths / np.maximum(totals, least)).astype(np.float32)
 
 
 def teaching_weights(wiring: Wiring, start: np.ndarray, seed: int) -> np.ndarray:
     """The same wiring with other strengths: factors of mean one, for pairs of regions and for synapses."""
     rng = np.random.default_rng([seed, 1])
     pairs = rng.lognormal(-(PAIR**2) / 2, PAIR, int(wiring.pairs.max()) + 1)[wiring.pairs]
-    return (start * pairs * rng.lognormal(-(SYNAPSE**2) / 2, SYNAPSE, start.size)).astype(np.float32)
+    found = start * pairs * rng.lognormal(-(SYNAPSE**2) / 2, SYNAPSE, start.size)
+    if wiring.balanced:
+        found *= received(wiring, start) / received(wiring, found)
+    return found.astype(np.float32)
 
 
 def stimuli(steps: int, seed: int, held_out: bool) -> np.ndarray:
@@ -285,7 +297,7 @@ def prepared(setting: Setting, wiring: Wiring, start: np.ndarray) -> tuple[Any, 
     """The student's parameters, which of them learn, and by which rule."""
     import jax.numpy as jnp
 
-    params = {"weight": jnp.asarray(start), "enter": jnp.asarray(DRIVE * wiring.field)}
+    params = {"weight": jnp.asarray(start), "enter": jnp.asarray(DRIVE[setting.wiring] * wiring.field)}
     if setting.method != "adapters":
         return params, ("weight",), "D_RTRL", {}
     neurons = len(wiring.regions)
@@ -475,7 +487,8 @@ def page(sections: Sequence[str], versions: str) -> str:
         "Written by `benchmarks/connectome.py --write`. Spiking neurons with a synaptic current on the wiring of a "
         "fly, batch 1, float32; spikes are read as events (`brainevent.BinaryArray`). A teacher has the same wiring "
         f"and other strengths: log-normal factors for every pair of regions (sigma {PAIR}) and every synapse "
-        f"({SYNAPSE}). Students start from the strengths without these factors. The loss is the squared error of the "
+        f"({SYNAPSE}); in the whole brain they leave what a neuron receives of each sign as it is. Students start from "
+        "the strengths without these factors. The loss is the squared error of the "
         f"filtered activity of each region at every step, and weights change every {UPDATE} steps while the stream "
         "runs on, at a rate that falls to zero.",
         "- `all synapses`: every synapse learns by `D_RTRL` and keeps its sign; Adam in units of the first weight, "
@@ -492,8 +505,8 @@ def page(sections: Sequence[str], versions: str) -> str:
         "shared.",
         "The wiring of the eye is that of the package `flyvis` (MIT), cell types as regions, expanded over 721 "
         "columns by the offsets that it lists, without filling gaps between them. The whole brain is random, with the "
-        "size and the statistics of FlyWire v783 (heavy-tailed degrees, about 60 % excitatory) and 70 regions; it is "
-        "no measured wiring.",
+        "size and the statistics of FlyWire v783 (heavy-tailed degrees, about 60 % excitatory) and 70 regions, and "
+        "every neuron receives as much inhibition as excitation; it is no measured wiring.",
         f"- {versions}\n- {tables.machine()}",
         *sections,
     ]

@@ -9,14 +9,17 @@ One process for each rule, number of connections and activity compiles the forwa
 loss) and the gradient with traces, calls them in turn, and reports the medians, the time to compile and its peak
 memory. A second process times the gradient in a form that is dense in the connections, where the same spikes are read
 as floats and every step passes over all connections, for some steps, and compares the two gradients. A third compares
-the gradient of a small network with the one of a dense matrix, in float64.
+the gradient of a small network with the one of a dense matrix, in float64. Where an environment with braintrace is
+there, it runs the same network at the smallest number of connections; it takes spikes as floats alone.
 
-    python benchmarks/events.py                # print the tables
-    python benchmarks/events.py --write        # and write docs/results/events.md
-    python benchmarks/events.py --quick        # tiny sizes, to see that everything runs
+    python benchmarks/events.py                        # print the tables
+    python benchmarks/events.py --write                # and write docs/results/events.md
+    python benchmarks/events.py --quick                # tiny sizes, to see that everything runs
+    python benchmarks/events.py --rival-python PATH    # another environment with braintrace
 """
 
 import argparse
+import importlib
 import json
 import os
 import resource
@@ -25,13 +28,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import tables
 
 RESULT = tables.RESULTS / "events.md"
-RULES = ("D_RTRL", "pp_prop")
+BLOCKS = {"D_RTRL": 200, "pp_prop": 100}  # steps: what a block of pp_prop holds is more in each of them
 NEURONS, CONNECTIONS, ACTIVITIES = 138_639, (3_000_000, 15_000_000), (0.001, 0.005, 0.02)
 RATIO, COMPILE, PEAK, FLOAT32, FLOAT64 = 5.0, 15.0, 2.5e9, 1e-5, 1e-10
 
@@ -59,6 +63,15 @@ class Network:
     state: Any
 
 
+def wiring(setting: Setting, rng: Any) -> tuple[Any, Any, Any]:
+    """Random connections: how many each neuron has, their columns and their weights."""
+    import numpy as np
+
+    counts = rng.poisson(setting.connections / setting.neurons, setting.neurons)
+    columns = rng.integers(0, setting.neurons, int(counts.sum()), dtype=np.int32)
+    return counts, columns, rng.normal(size=columns.size).astype(np.float32) * 1e-5
+
+
 def network(setting: Setting, reads: str = "events") -> Network:
     """Leaky synapses on neurons that integrate a constant drive; `reads` is events, floats, or dense."""
     import brainevent
@@ -69,11 +82,9 @@ def network(setting: Setting, reads: str = "events") -> Network:
     import foretrace as ft
 
     neurons, rng = setting.neurons, np.random.default_rng(0)
-    counts = rng.poisson(setting.connections / neurons, neurons)
-    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    columns = rng.integers(0, neurons, int(starts[-1]), dtype=np.int32)
-    dtype = jnp.result_type(float)
-    weight = jnp.asarray(rng.normal(size=columns.size).astype(np.float32) * 1e-5, dtype)
+    counts, columns, values = wiring(setting, rng)
+    starts, dtype = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), jnp.result_type(float)
+    weight = jnp.asarray(values, dtype)
     matrix = brainevent.CSR((jnp.ones(1, dtype), jnp.asarray(columns), jnp.asarray(starts)), shape=(neurons, neurons))
 
     @jax.custom_jvp
@@ -207,14 +218,68 @@ def beside_dense(setting: Setting) -> dict[str, Any]:
     return {"apart": float(apart)}
 
 
-KINDS = {"events": by_events, "connections": by_connections, "dense": beside_dense}
+def by_braintrace(setting: Setting, library: str = "braintrace") -> dict[str, Any]:
+    """Times the gradient of braintrace, whose sparse product takes spikes as floats alone."""
+    import brainevent
+    import brainstate
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    tracing: Any = importlib.import_module(library)
+    neurons, rng = setting.neurons, np.random.default_rng(0)
+    counts, columns, values = wiring(setting, rng)
+    starts = jnp.asarray(np.concatenate([[0], np.cumsum(counts)]), jnp.int32)
+    matrix = brainevent.CSR((jnp.asarray(values), jnp.asarray(columns), starts), shape=(neurons, neurons))
+    spike = jax.custom_jvp(lambda v: (v > 0).astype(v.dtype))
+    spike.defjvp(lambda primals, tangents: (spike(*primals), tangents[0] / (1 + jnp.abs(primals[0])) ** 2))
+
+    class Layer(brainstate.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = brainstate.ParamState(jnp.asarray(values))
+
+        def init_state(self, *_: Any, **__: Any) -> None:
+            self.v = brainstate.HiddenState(jnp.asarray(rng.random(neurons).astype(np.float32)))
+            self.current = brainstate.HiddenState(jnp.zeros(neurons, jnp.float32))
+
+        def update(self, drive: Any) -> Any:
+            spikes = spike(self.v.value - 1.0)
+            arriving = tracing.sparse_matmul(spikes, self.weight.value, sparse_mat=matrix)
+            self.current.value = 0.9 * self.current.value + arriving
+            self.v.value = self.v.value - spikes + jnp.mean(drive) + self.current.value
+            return self.v.value
+
+    begun, layer = time.perf_counter(), Layer()
+    brainstate.nn.init_all_states(layer)
+    options = {"pp_prop": {"decay_or_rank": 0.9}}.get(setting.rule, {})
+    xs = jnp.full((setting.steps, 1), setting.activity, jnp.float32)
+    learner = tracing.compile(layer, setting.rule, xs[0], **options)
+
+    @brainstate.transform.jit
+    def run(xs: Any) -> Any:
+        return learner.etrace_grad(xs, xs, step_fn=lambda x, _: loss(learner(x)), reduction="sum", return_value=True)
+
+    jax.block_until_ready(run(xs))
+    first, begun = time.perf_counter() - begun, time.perf_counter()
+    jax.block_until_ready(run(xs))
+    seconds = time.perf_counter() - begun
+    return {
+        "gradient": seconds / setting.steps,
+        "compile": first - seconds,
+        "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        "versions": tables.versions(library, "brainevent", "jax"),
+    }
 
 
-def in_process(setting: Setting) -> dict[str, Any]:
-    """Measures in a fresh process."""
+KINDS = {"events": by_events, "connections": by_connections, "dense": beside_dense, "rival": by_braintrace}
+
+
+def in_process(setting: Setting, python: Path | None = None) -> dict[str, Any]:
+    """Measures in a fresh process, of this environment or of another."""
     print(*asdict(setting).values(), file=sys.stderr, flush=True)
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1" if setting.kind == "dense" else "0"}
-    command = [sys.executable, __file__, "--worker", json.dumps(asdict(setting))]
+    command = [str(python or sys.executable), __file__, "--worker", json.dumps(asdict(setting))]
     finished = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if finished.returncode:
         raise SystemExit(f"{setting} failed:\n{finished.stderr}")
@@ -235,6 +300,18 @@ def table(results: Results) -> str:
         share = f"{100 * one['activity']:.2g}%"
         rows.append([rule, f"{connections:,}", share, *cells[:2], ratios[0], cells[2], ratios[1], *sizes])
     return tables.markdown([*header, "compile, s", "process peak, MB", "apart"], rows)
+
+
+def rival_table(results: Results, rival: dict[str, dict[str, Any]], connections: int) -> str:
+    """Times per step, compile time and peak of braintrace, beside what they are here at the most activity."""
+    rows = []
+    for rule, one in rival.items():
+        own = results[max(key for key in results if key[:2] == (rule, connections))]
+        sizes = [f"{one['compile']:.1f}", tables.megabytes(one["peak"])]
+        ratio = f"{one['gradient'] / own['gradient']:.1f}"
+        rows.append([rule, f"{connections:,}", f"{1e3 * one['gradient']:.3g}", ratio, *sizes])
+    header = ["", "connections", "gradient, ms", "x the gradient here", "compile, s", "process peak, MB"]
+    return tables.markdown(header, rows)
 
 
 def checks(results: Results, small: dict[str, float]) -> list[list[str]]:
@@ -268,14 +345,17 @@ def _checked(what: str, limit: float, figure: float) -> list[str]:
     return [what, f"<= {limit:g}", f"{figure:.3g}", "yes" if figure <= limit else "**no**"]
 
 
-def page(results: Results, small: dict[str, float], arguments: argparse.Namespace) -> str:
+def page(
+    results: Results, small: dict[str, float], rival: dict[str, dict[str, Any]], arguments: argparse.Namespace
+) -> str:
     """The whole result page."""
     some = next(iter(results.values()))
     parts = [
         "# Events",
         f"Written by `benchmarks/events.py --write`. {arguments.neurons:,} spiking neurons of two states with sparse "
-        f"recurrent weights, batch 1, float32; {arguments.steps} steps in a call, blocks of {arguments.block}. The "
-        "weights read spikes as events (`brainevent.BinaryArray`), and a loss reads the potential of all neurons at "
+        f"recurrent weights, batch 1, float32; {arguments.steps} steps in a call, in blocks of "
+        f"{' and '.join(f'{arguments.block or BLOCKS[rule]} ({rule})' for rule in arguments.rules)}. The weights read "
+        "spikes as events (`brainevent.BinaryArray`), and a loss reads the potential of all neurons at "
         "every step. Milliseconds per step: of the model and its loss alone, and of the gradient with traces.",
         "`dense in connections` is the gradient of the same network where spikes are read as floats: each step then "
         f"passes over all connections. It was timed over {arguments.dense_steps} steps in one block, and `apart` is "
@@ -288,6 +368,13 @@ def page(results: Results, small: dict[str, float], arguments: argparse.Namespac
         tables.markdown(["", "target", "measured", "holds"], checks(results, small)),
         f"A dense matrix was compared at {arguments.small_neurons} neurons.",
     ]
+    if rival:
+        parts += [
+            f"The same network in braintrace ({next(iter(rival.values()))['versions']}), which takes spikes as floats "
+            f"(a `BinaryArray` is an error in its traced product), over {arguments.dense_steps} steps; `x the gradient "
+            "here` is against the events above with the most activity:",
+            rival_table(results, rival, min(arguments.connections)),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -296,12 +383,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--neurons", type=int, default=NEURONS)
     parser.add_argument("--connections", type=int, nargs="+", default=list(CONNECTIONS))
     parser.add_argument("--activities", type=float, nargs="+", default=list(ACTIVITIES))
-    parser.add_argument("--rules", nargs="+", default=list(RULES))
+    parser.add_argument("--rules", nargs="+", default=list(BLOCKS))
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--block", type=int, default=200)
+    parser.add_argument("--block", type=int, help="steps in a block; 200 for D_RTRL and 100 for pp_prop")
     parser.add_argument("--dense-steps", type=int, default=20)
     parser.add_argument("--small-neurons", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rival-python", type=Path, default=tables.ROOT / ".venv-rival" / "bin" / "python")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.relative_to(tables.ROOT)}")
     parser.add_argument("--worker", metavar="SETTING", help=argparse.SUPPRESS)
@@ -312,20 +400,26 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return arguments
 
 
-def measure(arguments: argparse.Namespace) -> tuple[Results, dict[str, float]]:
+def measure(arguments: argparse.Namespace) -> tuple[Results, dict[str, float], dict[str, dict[str, Any]]]:
     """Every setting, one process after the other."""
     results: Results = {}
     for rule in arguments.rules:
         for connections in arguments.connections:
             for activity in arguments.activities:
                 own = (rule, arguments.neurons, connections, activity)
-                one = in_process(Setting("events", *own, arguments.steps, arguments.block, arguments.repeats))
+                block = arguments.block or BLOCKS[rule]
+                one = in_process(Setting("events", *own, arguments.steps, block, arguments.repeats))
                 other = in_process(Setting("connections", *own, arguments.dense_steps, arguments.dense_steps, 1))
                 one |= {"connections": other["gradient"], "apart": other["apart"]}
                 results[rule, connections, activity] = one
     few = (arguments.small_neurons, 20 * arguments.small_neurons, 0.02)
     small = {rule: in_process(Setting("dense", rule, *few, 100, 30, 1))["apart"] for rule in arguments.rules}
-    return results, small
+    rival = {}
+    if arguments.rival_python.exists():
+        least = (arguments.neurons, min(arguments.connections), max(arguments.activities))
+        settings = [Setting("rival", rule, *least, arguments.dense_steps, 1, 1) for rule in arguments.rules]
+        rival = {setting.rule: in_process(setting, arguments.rival_python) for setting in settings}
+    return results, small, rival
 
 
 def main(argv: list[str]) -> None:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from foretrace._checks import optional_count, require_bytes
-from foretrace.engine.edges import Bilinear
+from foretrace.engine.edges import Bilinear, Sparse
 from foretrace.engine.events import event_links
 from foretrace.engine.plan import Plan
 from foretrace.rules.rule import Rule
@@ -33,8 +33,8 @@ def default_block(plan: Plan, rule: Rule, budget: int | None = None) -> int:
     Args:
         plan: The plan of a model.
         rule: The rule, whose traces are measured.
-        budget: Bytes that the arrays of a block may take; by default four times as much as the traces, at least 4 MiB,
-            and at most what the traces leave of 208 MiB, or three quarters of their size.
+        budget: Bytes that the arrays of a block may take; by default four times as much as the traces or as the sparse
+            weights, at least 4 MiB, and at most what the traces leave of 208 MiB, or three quarters of their size.
 
     Returns:
         A number of steps from 1 to 400.
@@ -42,7 +42,8 @@ def default_block(plan: Plan, rule: Rule, budget: int | None = None) -> int:
     least = 1
     if budget is None:
         traces, least = trace_bytes(plan, rule), _steps_for_products(plan, rule)
-        budget = min(max(SMALLEST_BUDGET, TRACES * traces), max(LARGEST_BUDGET - traces, 3 * traces // 4))
+        passed = max(traces, _sparse_bytes(plan))
+        budget = min(max(SMALLEST_BUDGET, TRACES * passed), max(LARGEST_BUDGET - traces, 3 * traces // 4))
     return int(min(LARGEST_BLOCK, max(least, budget // max(1, step_bytes(plan, rule)))))
 
 
@@ -50,6 +51,12 @@ def _steps_for_products(plan: Plan, rule: Rule) -> int:
     """The steps from which on the products of a block of a rule that takes it as a whole are worth their start."""
     rows = [edges.rows for edges in plan.products.values() if isinstance(edges, Bilinear)]
     return 1 if rule.in_pieces or not rows else -(-ROWS // max(rows))
+
+
+def _sparse_bytes(plan: Plan) -> int:
+    """The memory of sparse weights, whose gradients are passed over once a block, as traces are."""
+    sparse = {weight for (_, weight), edges in plan.products.items() if isinstance(edges, Sparse)}
+    return sum(_bytes(var.aval) for var in sparse & set(plan.weight_vars))
 
 
 def even_block(length: int, largest: int) -> int:

@@ -11,7 +11,7 @@ def setting(kind: str, rule: str = "D_RTRL") -> events.Setting:
     return events.Setting(kind, rule, neurons=60, connections=400, activity=0.1, steps=12, block=5, repeats=1)
 
 
-@pytest.mark.parametrize("rule", events.RULES)
+@pytest.mark.parametrize("rule", events.BLOCKS)
 def test_forms_agree(rule: str) -> None:
     assert events.by_connections(setting("connections", rule))["apart"] < 1e-12
     assert events.beside_dense(setting("dense", rule))["apart"] < 1e-12
@@ -21,6 +21,14 @@ def test_the_share_that_fires_is_that_of_the_drive() -> None:
     found = events.by_events(setting("events"))
     assert found["activity"] == pytest.approx(0.1, abs=0.03)
     assert min(found[name] for name in ("forward", "gradient", "peak")) > 0
+
+
+def test_the_network_of_braintrace_runs_here_too() -> None:
+    found = events.by_braintrace(setting("rival"), library="foretrace")
+    assert min(found[name] for name in ("gradient", "compile", "peak")) > 0
+    rows = events.rival_table({("D_RTRL", 400, 0.1): result(found["gradient"] / 2)}, {"D_RTRL": found}, 400)
+    assert "| D_RTRL | 400 |" in rows
+    assert "| 2.0 |" in rows
 
 
 def result(gradient: float, **others: Any) -> dict[str, Any]:
