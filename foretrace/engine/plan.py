@@ -143,6 +143,13 @@ class Plan:
         """Of one value for each hidden state, those of a group's states."""
         return [values[self.program.hidden_invars.index(var)] for var in group.hidden_invars]
 
+    def lasting_slots(self, link: Link) -> tuple[int, ...]:
+        """The slots of a link that the next step reads otherwise than through mixing."""
+        if link.group.index in self.bypassed:
+            return link.slots
+        patterns = link.group.positions.patterns
+        return tuple(slot for slot in link.slots if any(not row[slot].is_empty for row in patterns))
+
     def weights(self, params: Sequence[Any]) -> list[jax.Array]:
         """The values `w = g(theta)`, and behind them those without a derivative."""
         return eval_jaxpr(self.weights_jaxpr, self.program.consts, *params)

@@ -33,15 +33,16 @@ def default_block(plan: Plan, rule: Rule, budget: int | None = None) -> int:
     Args:
         plan: The plan of a model.
         rule: The rule, whose traces are measured.
-        budget: Bytes that the arrays of a block may take; by default four times as much as the traces or as the sparse
-            weights, at least 4 MiB, and at most what the traces leave of 208 MiB, or three quarters of their size.
+        budget: Bytes that the arrays of a block may take; by default four times as much as the traces that later steps
+            read or as the sparse weights, at least 4 MiB, and at most what these traces leave of 208 MiB, or three
+            quarters of their size.
 
     Returns:
         A number of steps from 1 to 400.
     """
     least = 1
     if budget is None:
-        traces, least = trace_bytes(plan, rule), _steps_for_products(plan, rule)
+        traces, least = _lasting_bytes(plan, rule), _steps_for_products(plan, rule)
         passed = max(traces, _sparse_bytes(plan))
         budget = min(max(SMALLEST_BUDGET, TRACES * passed), max(LARGEST_BUDGET - traces, 3 * traces // 4))
     return int(min(LARGEST_BLOCK, max(least, budget // max(1, step_bytes(plan, rule)))))
@@ -95,8 +96,12 @@ def checked_block(value: Any) -> BlockSize:
 
 def trace_bytes(plan: Plan, rule: Rule) -> int:
     """The memory that a rule's traces take."""
-    leaves = jax.tree.leaves(jax.eval_shape(lambda: rule.init(plan)))
-    return sum(_bytes(leaf) for leaf in leaves)
+    return _bytes_of(jax.eval_shape(lambda: rule.init(plan)))
+
+
+def _lasting_bytes(plan: Plan, rule: Rule) -> int:
+    """The memory of the traces that are passed over once a block, and not written alone."""
+    return _bytes_of(jax.eval_shape(lambda: rule.lasting(plan, rule.init(plan))))
 
 
 def step_bytes(plan: Plan, rule: Rule) -> int:
@@ -130,6 +135,10 @@ def _derivative_bytes(plan: Plan) -> int:
         entering = len(link.slots) * link.places.reach.fan + 1
         total += entering * _bytes(link.y_var.aval) + link.edges.data_size * link.y_var.aval.dtype.itemsize
     return total // 4
+
+
+def _bytes_of(shapes: Any) -> int:
+    return sum(_bytes(leaf) for leaf in jax.tree.leaves(shapes))
 
 
 def _bytes(aval: object) -> int:

@@ -2,7 +2,9 @@
 
 A block is walked from its end, piece by piece (`engine/pieces.py`). Each piece gives a part of the gradient and what
 enters the traces, and hands on two things: the credit of the states before it, and the product of its transitions. The
-traces are read once, where they meet the credit of the states before the block, and changed once. Gradients of sparse
+traces are read once, where they meet the credit of the states before the block, and changed once. A state that acts on
+the next step through mixing alone, as the output of an LSTM does, has no such credit: where nobody asks for its trace
+after a sequence, XLA never makes it. Gradients of sparse
 weights are larger than what makes them, and wait for the end of the block; those of events are added up by events, in
 each piece, together with what enters the traces (`engine/events.py`).
 
@@ -95,6 +97,10 @@ class D_RTRL(Rule):
         if self.trace_dtype is not None:
             _refuse_complex(plan, self.trace_dtype)
         return Eligibility([zero_trace(link, self.trace_dtype) for link in plan.links])
+
+    def lasting(self, plan: Plan, trace: Eligibility) -> Eligibility:
+        pairs = zip(plan.links, trace.e, strict=True)
+        return trace._replace(e=[{slot: e[slot] for slot in plan.lasting_slots(link)} for link, e in pairs])
 
     def traces(self, plan: Plan, trace: Eligibility) -> dict[str, list[Any]] | None:
         return {name: part for name, part in trace._asdict().items() if part is not None}
@@ -200,7 +206,7 @@ class D_RTRL(Rule):
 
     def meet(self, plan: Plan, trace: Eligibility, credit: Any, gradients: list[jax.Array]) -> None:
         """Adds to gradients what the trace before a block is worth, by the credit of the states there."""
-        add_credited(plan.links, trace.e, credit, gradients)
+        add_credited(plan.links, self.lasting(plan, trace).e, credit, gradients)
 
     def carry(self, plan: Plan, trace: Eligibility, spans: Any, entering: Any) -> Eligibility:
         """The trace after a block."""
@@ -257,7 +263,8 @@ def add_credited(
 ) -> None:
     """Adds to gradients what the traces of some links are worth, by the credit of each group's states."""
     for link in links:
-        add_at(gradients, link.weight_index, contract(link, traces[link.index], credit[link.group.index]))
+        if traces[link.index]:
+            add_at(gradients, link.weight_index, contract(link, traces[link.index], credit[link.group.index]))
 
 
 def contracted(

@@ -66,6 +66,9 @@ class OSTLRecurrent(D_RTRL):
     ) -> tuple[list[jax.Array] | None, Eligibility]:
         return super().advance(_widened(plan), params, block, trace)
 
+    def lasting(self, plan: Plan, trace: Eligibility) -> Eligibility:
+        return super().lasting(_widened(plan), trace)
+
     def transitions(self, lin: Linearised) -> list[Matrix]:
         pairs = zip(lin.plan.graph.hidden_groups, _recurrent(lin.plan.graph), strict=True)
         return [lin.transition(group) if own is None else whole_transition(lin, group, own) for group, own in pairs]

@@ -111,6 +111,10 @@ class Rule:
         """The expected derivative of later losses by the hidden states at the end of a window; None for none."""
         return None
 
+    def lasting(self, plan: Plan, trace: Any) -> Any:
+        """What of a trace the next steps read. The rest is told by them anew, and is there for who looks at it."""
+        return trace
+
     def traces(self, plan: Plan, trace: Any) -> dict[str, list[Any]] | None:
         """The parts of a trace by name, each with an entry for every link of the plan.
 

@@ -70,10 +70,6 @@ class Elementwise(Edges):
     def gradient(self, data: jax.Array, cotangents: jax.Array) -> jax.Array:
         return jnp.einsum("k,k...->...", data.astype(cotangents.dtype), cotangents)
 
-    def add_gradient(self, total: jax.Array, data: Any, cotangents: jax.Array) -> jax.Array:
-        """A gradient, with that by some cotangents added."""
-        return total + self.gradient(data, cotangents).astype(total.dtype).reshape(total.shape)
-
     def accumulate(self, data: jax.Array, values: jax.Array) -> jax.Array:
         return self.gradient(data, values)
 
