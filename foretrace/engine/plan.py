@@ -8,7 +8,7 @@ the parameters once for a block of steps, gradients are gathered for them, and p
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,7 @@ class Link:
         edges: How the weight's elements meet the elements of `y`.
         places: The positions that the elements of `y` reach, now and later.
         slots: The group's slots that `y` can reach, now or later; a trace is kept for these alone.
+        source: The number of what its edges have as data: the same for links that share it.
     """
 
     index: int
@@ -60,6 +61,7 @@ class Link:
     edges: Edges
     places: Places
     slots: tuple[int, ...]
+    source: int
 
     @one_line
     def __repr__(self) -> Iterator[str]:
@@ -261,6 +263,7 @@ def _products(linear: Iterable[Occurrence], known: Known) -> dict[tuple[Var, Var
 
 def _links(graph: ETraceGraph, weight_vars: Sequence[Var], known: Known) -> tuple[Link, ...]:
     links: list[Link] = []
+    sources: dict[Hashable, int] = {}
     for number, relation in enumerate(graph.hidden_param_op_relations):
         parts = zip(relation.hidden_groups, relation.reaches, relation.y_to_hidden_group_jaxprs, strict=True)
         reached = [
@@ -275,10 +278,14 @@ def _links(graph: ETraceGraph, weight_vars: Sequence[Var], known: Known) -> tupl
         for weight in relation.occurrence.weights:
             if weight.var not in weight_vars:
                 continue
-            edges = edges_for(relation.occurrence, weight, known)
+            edges, place = edges_for(relation.occurrence, weight, known), weight_vars.index(weight.var)
+            data = edges.source(relation.occurrence.eqn.invars) or (relation.y_var, weight.index)
             for group, jaxpr, places, slots in reached:
-                place = weight_vars.index(weight.var)
-                links.append(Link(len(links), relation, number, weight, place, group, jaxpr, edges, places, slots))
+                key = (data, group.dtype, relation.y_var.aval.dtype)
+                source = sources.setdefault(key, len(sources))
+                links.append(
+                    Link(len(links), relation, number, weight, place, group, jaxpr, edges, places, slots, source)
+                )
     return tuple(links)
 
 

@@ -34,32 +34,27 @@ class Entering(NamedTuple):
     """What enters the traces at each of some steps, every array with a leading axis of steps.
 
     Attributes:
-        data: What each operator multiplies, for a weight of it.
+        data: What each operator multiplies, by the source of the links that share it.
         values: For each slot of a group what the output of an operator does to it by the end of the block; by the end
             of the step where the group is walked step by step.
         transitions: `D` of the groups that are walked step by step, by their number.
     """
 
-    data: dict[tuple[int, int], Any]
+    data: dict[int, Any]
     values: dict[tuple[int, int], Trace]
     transitions: dict[int, Matrix]
 
     def of(self, link: Link) -> tuple[Any, Trace]:
         """What enters the trace of one link: data and values."""
-        return self.data[_data_key(link)], self.values[_value_key(link)]
+        return self.data[link.source], self.values[_value_key(link)]
 
     def only(self, links: Sequence[Link]) -> "Entering":
         """What enters the traces of some of the links."""
         return Entering(
-            {key: self.data[key] for key in map(_data_key, links)},
+            {link.source: self.data[link.source] for link in links},
             {key: self.values[key] for key in map(_value_key, links)},
             {index: matrix for index, matrix in self.transitions.items() if index in {k.group.index for k in links}},
         )
-
-
-def _data_key(link: Link) -> tuple[int, int]:
-    """The same for all groups that an operator reaches."""
-    return link.relation_index, link.weight_index
 
 
 def _value_key(link: Link) -> tuple[int, int]:
@@ -117,7 +112,7 @@ def entered(
 ) -> Entering:
     """What enters the traces of some links, with what the `y` of each does to its slots given."""
     return Entering(
-        {key: lin.data(link) for key, link in {_data_key(link): link for link in links}.items()},
+        {key: lin.data(link) for key, link in {link.source: link for link in links}.items()},
         {key: values(link) for key, link in {_value_key(link): link for link in links}.items()},
         stepwise,
     )

@@ -116,7 +116,7 @@ def _entering_bytes(plan: Plan) -> int:
     """What enters the traces in a step, and room for as much of the rest."""
     visited = event_links(plan)  # what their events do is added up at once, and not kept
     links = [link for link in plan.links if link not in visited]
-    data = {(link.relation_index, link.weight_index): link.edges.data_size for link in links}
+    data = {link.source: link.edges.data_size for link in links}
     values = {
         (link.relation_index, link.group.index): len(link.slots) * link.places.reach.fan * _bytes(link.y_var.aval)
         for link in links

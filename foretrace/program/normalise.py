@@ -4,7 +4,8 @@
 
 - every operand of an elementwise equation has the shape of its output, scalar literals aside (JAX stretches scalars and
   axes of size one without saying so; here a `broadcast_in_dim` says it), also inside bodies of control flow;
-- a value of parameters alone is computed once, however often the step asks for it, so that it is one occurrence;
+- a value of parameters alone, or of none, is computed once, however often the step asks for it: the one is a single
+  occurrence, and weights that multiply the other can tell that they do;
 - no equation is computed in vain; all inputs and effects stay;
 - every hidden output is a variable of its own that an equation defines.
 """
@@ -55,24 +56,29 @@ def explicit_broadcasts(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def merge_equal(jaxpr: Jaxpr, num_params: int) -> Jaxpr:
-    """The jaxpr with equal values of the first `num_params` inputs alone computed once.
+    """The jaxpr with equal values computed once that are made of the first `num_params` inputs alone, or of the others.
 
-    A neuron that reads its learned threshold in three places would otherwise have three traces for it.
+    A neuron that reads its learned threshold in three places would otherwise have three traces for it, and four gates
+    that put input and output side by side four traces of that.
     """
     fixed = {*jaxpr.constvars, *jaxpr.invars[:num_params]}
+    given = {*jaxpr.constvars, *jaxpr.invars[num_params:]}
     first: dict[Hashable, list[Var]] = {}
     merged: dict[Atom, Atom] = {}
     eqns: list[JaxprEqn] = []
     for eqn in jaxpr.eqns:
         if merged:
             eqn = eqn.replace(invars=[v if isinstance(v, Literal) else merged.get(v, v) for v in eqn.invars])
-        key = _identity(eqn) if all(isinstance(v, Literal) or v in fixed for v in eqn.invars) else None
+        operands = variables(eqn.invars)
+        sources = [source for source in (fixed, given) if operands <= source]
+        key = _identity(eqn) if sources else None
         if key is not None and key in first:
             merged.update(zip(eqn.outvars, first[key], strict=True))
             continue
         if key is not None:
             first[key] = eqn.outvars
-            fixed.update(eqn.outvars)
+            for source in sources:
+                source.update(eqn.outvars)
         eqns.append(eqn)
     outvars = [v if isinstance(v, Literal) else merged.get(v, v) for v in jaxpr.outvars]
     return new_jaxpr(jaxpr.constvars, jaxpr.invars, outvars, eqns)

@@ -5,7 +5,7 @@ The influence of a weight is estimated as `ehat = qhat (x) p`. `p <- a_x p + x` 
 steps, takes the start of that average at zero back out. No array has the size of a weight. In a block the factors run
 through one scan over elementwise quantities, and a weight takes one product of matrices for all steps together.
 
-A factor is kept once for all links that share it: `p` for a weight and the operator where it enters, `q` for a `y` and
+A factor is kept once for all links that share it: `p` for all weights that multiply the same values, `q` for a `y` and
 a group.
 """
 
@@ -57,13 +57,18 @@ class Factors(NamedTuple):
 
 
 class _Sharing(NamedTuple):
-    """The links that stand for a shared factor, and for every link the number of its own."""
+    """The links that stand for what is shared, and for every link the number of its own."""
 
     chosen: list[Link]
     number: list[int]
 
 
 def _entered(links: Sequence[Link]) -> _Sharing:
+    return _sharing(links, lambda link: link.source)
+
+
+def _entries(links: Sequence[Link]) -> _Sharing:
+    """A weight where it enters, for all groups that it reaches from there: what one product gives a gradient for."""
     return _sharing(links, lambda link: (link.y_var, link.weight.index))
 
 
@@ -170,10 +175,13 @@ def advance_factors(
     if signals is None:
         return [], [], after
     sums, now, past = found
-    by_now, by_past = (_by_entered(links, parts) for parts in (now, past))
+    number = dict(zip(links, entered.number, strict=True))
     gradients, products = [], []
-    for n, part in by_now.items():
-        link, data, start, before = entered.chosen[n], items[0][n], factors.entered[n], by_past.get(n)
+    for link, part, before in zip(
+        _entries(links).chosen, *(_by_entry(links, parts) for parts in (now, past)), strict=True
+    ):
+        n = number[link]
+        data, start = items[0][n], factors.entered[n]
         if isinstance(link.edges, Sparse) and link.edges.visits(data, part.dtype):
             gradients.append((link.weight_index, _visited_gradient(link, data, start, part, before, decays.entered)))
             continue
@@ -225,13 +233,14 @@ def _before(start: Any, stacked: Any) -> Any:
     return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest[:-1]]), start, stacked)
 
 
-def _by_entered(links: Sequence[Link], cotangents: Sequence[jax.Array | None]) -> dict[int, jax.Array]:
-    """The cotangents of each `y`, by the number of what entered there, over all groups that it reaches."""
-    summed: dict[int, jax.Array] = {}
-    for n, effect_number in zip(_entered(links).number, _effect(links).number, strict=True):
-        part = cotangents[effect_number]
+def _by_entry(links: Sequence[Link], cotangents: Sequence[jax.Array | None]) -> list[jax.Array | None]:
+    """The cotangents of `y`, for every weight that enters there, over all groups that it reaches; None for zero."""
+    entries = _entries(links)
+    summed: list[jax.Array | None] = [None] * len(entries.chosen)
+    for n, effect_number in zip(entries.number, _effect(links).number, strict=True):
+        part, known = cotangents[effect_number], summed[n]
         if part is not None:
-            summed[n] = summed[n] + part if n in summed else part
+            summed[n] = part if known is None else known + part
     return summed
 
 
@@ -256,10 +265,10 @@ def contract_factors(
     """The gradients by one signal for each group on its present states, through the past."""
     chosen = _effect(links).chosen
     found = _cotangents(chosen, factors, [signals[link.group.index] for link in chosen], decays)
-    entered = _entered(links).chosen
-    pairs = _by_entered(links, found).items()
-    one = lambda n, part: entered[n].edges.gradient(*jax.tree.map(lambda a: a[None], (factors.entered[n], part)))
-    return [(entered[n].weight_index, one(n, part)) for n, part in pairs]
+    entered = dict(zip(links, entered_of(links, factors), strict=True))
+    one = lambda link, part: link.edges.gradient(*jax.tree.map(lambda a: a[None], (entered[link], part)))
+    pairs = zip(_entries(links).chosen, _by_entry(links, found), strict=True)
+    return [(link.weight_index, one(link, part)) for link, part in pairs if part is not None]
 
 
 def signals_of(plan: Plan, signal: Sequence[jax.Array]) -> list[Vector]:

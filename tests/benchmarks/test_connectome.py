@@ -67,7 +67,7 @@ def learned(method: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_every_method_runs(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = learned(method, monkeypatch)
     assert -1 <= found["score"] <= 1
-    assert len(found["losses"]) == (4 if method in connectome.RATES else 0)
+    assert len(found["losses"]) == (4 if method in connectome.TRIED else 0)
     assert np.all(np.isfinite(found["losses"]))
     assert "| **" in connectome.table({method: [found]})
 

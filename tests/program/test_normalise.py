@@ -62,12 +62,20 @@ def test_dead_code_goes_and_inputs_stay():
     assert not final.consts
 
 
-def test_a_value_of_parameters_is_computed_once():
+def test_a_value_of_parameters_or_of_data_alone_is_computed_once():
     def step(params, hidden, other, inputs):
         (w,), (h,) = params, hidden
         return [jnp.exp(w) * h + jnp.exp(w)], [], [jnp.exp(h), jnp.exp(h)]
 
-    assert primitives_of(make_program(step, [jnp.ones(3)], [jnp.ones(3)])).count("exp") == 3  # of w once, of h twice
+    assert primitives_of(make_program(step, [jnp.ones(3)], [jnp.ones(3)])).count("exp") == 2  # of w, and of h
+
+
+def test_a_value_of_parameters_and_data_is_computed_as_often_as_it_stands_there():
+    def step(params, hidden, other, inputs):
+        (w,), (h,) = params, hidden
+        return [jnp.exp(w * h) + jnp.exp(w * h)], [], []
+
+    assert primitives_of(make_program(step, [jnp.ones(3)], [jnp.ones(3)])).count("exp") == 2
 
 
 def test_signs_of_zero_are_not_merged():

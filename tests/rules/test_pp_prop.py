@@ -77,6 +77,24 @@ def test_refuses_what_is_neither_a_decay_nor_a_rank(bad: Any) -> None:
         pp_prop(bad)
 
 
+def gated(params: Any, state: Any, x: Any) -> Any:
+    """Three gates that see the same, and a fourth one that sees what they let through."""
+    gate = lambda name, h: jnp.concatenate([x, h]) @ params[name] + params["bias"][name]
+    h, c = state
+    c = jax.nn.sigmoid(gate("keep", h)) * c + jnp.tanh(gate("enter", h))
+    leave = jax.nn.sigmoid(gate("leave", h))
+    return (leave * jnp.tanh(gate("last", leave * c)), c), None
+
+
+def test_gates_that_see_the_same_share_what_entered() -> None:
+    names = ("keep", "enter", "leave", "last")
+    params = {name: jnp.full((5, 3), 0.1) for name in names}
+    params["bias"] = {name: jnp.zeros(3) for name in names}
+    learner = ft.compile(gated, pp_prop(0.9), jnp.zeros(2), params=params, state=(jnp.zeros(3), jnp.zeros(3)))
+    kept = learner.rule.init(learner.plan).entered
+    assert sorted(part.shape for part in kept) == [(), (5,), (5,)]  # of all biases, of three gates, of the last one
+
+
 def rnn_gradient(**options: Any) -> tuple[Any, Any]:
     draw = lambda *shape: jnp.asarray(np.random.default_rng(sum(shape)).normal(size=shape))
     params = {"w": draw(7, 4), "out": draw(4, 3)}

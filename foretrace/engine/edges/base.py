@@ -4,7 +4,7 @@ In `y_u = sum_j A_uj(x) w_j`, an *edge* is a pair `(j, u)` that can be nonzero. 
 slot, and place), in whatever layout suits the family.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -38,6 +38,10 @@ class Edges:
         """What `A` depends on linearly, of the values of the equation's inputs in one step."""
         raise NotImplementedError
 
+    def source(self, operands: Sequence[Any]) -> Hashable:
+        """Equal for edges whose data are the same, given the equation's inputs; None where that is not told."""
+        return None
+
     def gradient(self, data: Any, cotangents: jax.Array) -> jax.Array:
         """The weight's gradient `sum_k A(x_k)^T c_k` for cotangents `(steps, *y_shape)`."""
         raise NotImplementedError
@@ -66,6 +70,9 @@ class Elementwise(Edges):
 
     def data(self, operands: Sequence[Any]) -> jax.Array:
         return jnp.ones(())
+
+    def source(self, operands: Sequence[Any]) -> Hashable:
+        return "one"
 
     def gradient(self, data: jax.Array, cotangents: jax.Array) -> jax.Array:
         return jnp.einsum("k,k...->...", data.astype(cotangents.dtype), cotangents)

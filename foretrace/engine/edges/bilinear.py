@@ -7,7 +7,7 @@ then the contracted ones, then those that `w` and `y` share: `(batch, in, out)` 
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from foretrace._jax import Jaxpr, JaxprEqn, Literal, make_jaxpr_of, mesh_devices, one_processor
+from foretrace._jax import Jaxpr, JaxprEqn, Literal, Var, make_jaxpr_of, mesh_devices, one_processor
 from foretrace.engine.edges.base import Edges, operator_of
 
 LETTERS = "abcdefghijlmnopqrstuvwxyz"  # k counts steps
@@ -80,6 +80,10 @@ class Bilinear(Edges):
 
     def data(self, operands: Sequence[Any]) -> jax.Array:
         return operands[self.x_index]
+
+    def source(self, operands: Sequence[Any]) -> Hashable:
+        x = operands[self.x_index]
+        return x if isinstance(x, Var) else None
 
     def gradient(self, data: jax.Array, cotangents: jax.Array) -> jax.Array:
         data = data.astype(cotangents.dtype)

@@ -4,7 +4,7 @@ The kernel's element at one offset and input channel meets `y` at every place of
 `(batch, *space, in x window)`, the convolution is a dense product whose batch has the axes of space too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
@@ -48,6 +48,9 @@ class Convolution(Bilinear):
         window = [self.kernel_shape[axis] for axis in self.numbers.rhs_spec[2:]]
         patches = jax.lax.conv_general_dilated_patches(x, window, **self.options)
         return jnp.moveaxis(patches, 1, -1)
+
+    def source(self, operands: Sequence[Any]) -> Hashable:
+        return None
 
     def gradient(self, data: jax.Array, cotangents: jax.Array) -> jax.Array:
         return self._kernel(super().gradient(data, cotangents))

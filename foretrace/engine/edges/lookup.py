@@ -6,7 +6,7 @@ contracted with one-hot vectors, so a lookup is a product whose axes follow from
 window at a place that data decides, is left to coloured edges.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -62,6 +62,9 @@ class Lookup(Bilinear):
             whole = whole[..., None] * jnp.expand_dims(hot, tuple(range(len(shape), whole.ndim)))
         units = tuple(range(len(shape), len(shape) + len(self.units)))
         return jnp.expand_dims(whole, units)
+
+    def source(self, operands: Sequence[Any]) -> Hashable:
+        return None
 
 
 def slice_lookup(eqn: JaxprEqn) -> Lookup | None:
