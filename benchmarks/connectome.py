@@ -42,9 +42,9 @@ import tables
 
 RESULT = tables.RESULTS / "connectome.md"
 METHODS = ("all synapses", "adapters", "untrained", "teacher again")
-TRIED = {"all synapses": (0.005, 0.01, 0.02), "adapters": (3e-6, 1e-5, 3e-5, 1e-4)}  # rates, with `--choose`
+TRIED = {"all synapses": (0.005, 0.01, 0.02), "adapters": (1e-6, 3e-6, 1e-5, 3e-5, 1e-4)}  # rates, with `--choose`
 RATES = {
-    "eye": {"all synapses": 0.005, "adapters": 1e-5},
+    "eye": {"all synapses": 0.005, "adapters": 3e-6},
     "brain": {"all synapses": 0.01, "adapters": 1e-5},
 }
 CHOOSING = 10  # the seed that rates are chosen on
