@@ -4,9 +4,9 @@ A block is walked from its end, piece by piece (`engine/pieces.py`). Each piece 
 enters the traces, and hands on two things: the credit of the states before it, and the product of its transitions. The
 traces are read once, where they meet the credit of the states before the block, and changed once. A state that acts on
 the next step through mixing alone, as the output of an LSTM does, has no such credit: where nobody asks for its trace
-after a sequence, XLA never makes it. Gradients of sparse
-weights are larger than what makes them, and wait for the end of the block; those of events are added up by events, in
-each piece, together with what enters the traces (`engine/events.py`).
+after a sequence, XLA never makes it. Gradients of sparse weights are larger than what makes them, and wait for the end
+of the block; those of events are added up by events, in each piece, together with what enters the traces
+(`engine/events.py`).
 
 A block of one step is taken as the textbook has it, `e <- D e + F x` and then `l . e`: changed first and read
 afterwards, a trace is written over in place, and the in-step gradient is in it.
